@@ -1,0 +1,1 @@
+"""Citewire: a chat backend that answers from documents, with citations that resolve."""
