@@ -1,0 +1,75 @@
+"""Every text for people, in English and Chinese. ``code`` values never change; these may."""
+
+from typing import Literal
+
+Language = Literal["en", "zh"]
+
+_TEXTS: dict[str, tuple[str, str]] = {
+    # errors, by code
+    "validation_error": ("The request is not of the documented form.", "请求格式不正确。"),
+    "idempotency_key_mismatch": (
+        "Idempotency-Key and client_message_id differ.",
+        "Idempotency-Key 与 client_message_id 不一致。",
+    ),
+    "message_too_large": ("The message is too long.", "消息过长。"),
+    "too_large": ("The upload is larger than allowed.", "上传内容超过限制。"),
+    "type_mismatch": (
+        "This file type is not supported, or the content is not what the name says.",
+        "文件类型不受支持或与内容不符。",
+    ),
+    "empty_document": ("The document is empty.", "文档为空。"),
+    "encrypted_document": ("The document is encrypted.", "文档已加密。"),
+    "no_extractable_text": ("The document holds no text that can be read.", "文档中没有可提取的文本。"),
+    "encoding_unknown": ("The text encoding could not be determined.", "无法识别文本编码。"),
+    "parse_failed": ("The document could not be read.", "无法解析文档。"),
+    "unauthorized": ("Sign in first.", "请先登录。"),
+    "forbidden": ("You may not do this.", "没有权限。"),
+    "not_found": ("Not found.", "未找到。"),
+    "method_not_allowed": ("This method is not offered here.", "不支持该请求方法。"),
+    "name_taken": ("This username is taken.", "用户名已被占用。"),
+    "idempotency_conflict": ("This key was already used for another message.", "该幂等键已用于其他消息。"),
+    "run_active": ("An answer is still being written in this session.", "该会话正在生成回答。"),
+    "stale_hitl": ("This question is no longer waiting for an answer.", "该澄清问题已失效。"),
+    "rate_limited": ("Too many requests; try again later.", "请求过于频繁，请稍后再试。"),
+    "too_many_runs": (
+        "Too many answers are being written at once; try again later.",
+        "同时生成的回答过多，请稍后再试。",
+    ),
+    "storage_unavailable": ("The database cannot be reached; try again.", "数据库暂时不可用，请重试。"),
+    "draining": ("The server is shutting down; try again.", "服务器正在关闭，请重试。"),
+    "provider_unavailable": ("The model cannot be reached.", "无法连接到模型服务。"),
+    "provider_rate_limited": ("The model is busy; try again later.", "模型服务繁忙，请稍后再试。"),
+    "provider_rejected": ("The model refused the request.", "模型服务拒绝了请求。"),
+    "provider_protocol": ("The model's answer could not be understood.", "模型服务的响应无法识别。"),
+    "provider_timeout": ("The model did not answer in time.", "模型服务响应超时。"),
+    "context_too_long": ("The conversation is too long for the model.", "对话内容超出模型上下文长度。"),
+    "content_filtered": ("The model's provider withheld this answer.", "模型服务拒绝给出该内容。"),
+    "server_shutdown": ("The server stopped while the answer was written.", "生成回答时服务器已停止。"),
+    "internal_error": ("Something went wrong on the server.", "服务器内部错误。"),
+}
+
+
+def say(key: str, language: Language = "en", **values: object) -> str:
+    """The text ``key`` in ``language``; ``values`` fill its named places literally.
+
+    Raises ``KeyError`` for an unknown key. Values are never read as templates.
+    """
+    english, chinese = _TEXTS[key]
+    return (chinese if language == "zh" else english).format_map(values)
+
+
+def choose_language(accept_language: str | None) -> Language:
+    """``zh`` when Chinese is the most wanted of the two in an ``Accept-Language`` header, else ``en`` (RFC 9110, 12.5.4)."""
+    best: tuple[float, Language] = (0.0, "en")
+    for part in (accept_language or "")[:1000].split(","):
+        tag, _, parameter = part.strip().partition(";")
+        name: Language = "zh" if tag.lower().split("-")[0] == "zh" else "en"
+        if name == "en" and tag.lower().split("-")[0] not in {"en", "*"}:
+            continue
+        try:
+            quality = float(parameter.strip().removeprefix("q=")) if parameter else 1.0
+        except ValueError:
+            continue
+        if quality > best[0]:
+            best = (quality, name)
+    return best[1]

@@ -1,0 +1,65 @@
+"""Settings of the infrastructure: where the model provider is and how long it may take.
+
+Environment names are the upper-case field names.
+"""
+
+from typing import Literal, Self
+
+import httpx
+from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
+
+
+class ModelConfig(BaseModel):
+    """The chat model provider; without ``llm_base_url`` the extractive model answers.
+
+    ``llm_fast_model`` (plans, rewrites, titles) falls back to ``llm_model``, ``llm_grade_model`` to the fast one.
+    An empty value counts as absent. Times are in seconds.
+    """
+
+    llm_base_url: str | None = None
+    llm_api_key: SecretStr | None = None
+    llm_model: str | None = None
+    llm_fast_model: str | None = None
+    llm_grade_model: str | None = None
+    llm_fallback: Literal["none", "extractive"] = "none"
+    llm_connect_seconds: float = Field(default=5, gt=0, le=3600)
+    llm_first_byte_seconds: float = Field(default=60, gt=0, le=3600)
+    llm_idle_seconds: float = Field(default=30, gt=0, le=3600)
+    llm_total_seconds: float = Field(default=300, gt=0, le=86_400)
+    llm_max_calls_per_turn: int = Field(default=12, ge=1, le=1000)
+    answer_max_tokens: int = Field(default=2000, ge=1, le=1_000_000)
+
+    @field_validator("llm_base_url", "llm_api_key", "llm_model", "llm_fast_model", "llm_grade_model", mode="before")
+    @classmethod
+    def _blank_is_absent(cls, value: object) -> object:
+        return (value.strip() or None) if isinstance(value, str) else value
+
+    @field_validator("llm_base_url")
+    @classmethod
+    def _check_base_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            url = httpx.URL(value)
+        except httpx.InvalidURL:
+            raise ValueError("LLM_BASE_URL is not a URL") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError("LLM_BASE_URL must be an http:// or https:// address")
+        if url.userinfo or url.query or url.fragment:
+            # It is logged and shown by tools; a secret in it would leak.
+            raise ValueError("LLM_BASE_URL must be a plain address; the key belongs into LLM_API_KEY")
+        return value.rstrip("/")
+
+    @field_validator("llm_api_key")
+    @classmethod
+    def _check_api_key(cls, value: SecretStr | None) -> SecretStr | None:
+        # Such a key cannot be sent as a header, and the HTTP library would quote it in its error.
+        if value is not None and not all("!" <= char <= "~" for char in value.get_secret_value()):
+            raise ValueError("LLM_API_KEY holds spaces or characters that no HTTP header can carry")
+        return value
+
+    @model_validator(mode="after")
+    def _model_is_named(self) -> Self:
+        if self.llm_base_url is not None and self.llm_model is None:
+            raise ValueError("LLM_MODEL is required when LLM_BASE_URL is set")
+        return self

@@ -1,0 +1,1 @@
+"""The shapes that cross a boundary: requests, responses, events, traces. pydantic only."""
