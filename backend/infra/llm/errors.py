@@ -95,13 +95,10 @@ def _classify(status: int | None, error: Mapping[str, Any], retry_after: float |
             return ProviderError("context_too_long", retryable=False)
         if _FILTER.search(text):
             return ProviderError("content_filtered", retryable=False)
-    if status is None:
-        rejected = bool(_REJECTED.search(kind)) and not _OVERLOADED.search(kind)
-    else:
-        rejected = status < 500
     if status == 408:
         return ProviderError("provider_timeout", retryable=True)
-    if rejected:
+    named = bool(_REJECTED.search(kind)) and not _OVERLOADED.search(kind)
+    if status < 500 if status is not None else named:
         return ProviderError("provider_rejected", retryable=False)
     return TransientError("provider_unavailable", retryable=True, retry_after=retry_after)
 

@@ -15,7 +15,7 @@ import orjson
 from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
 
 from backend.infra.llm.errors import protocol_error
-from backend.infra.text import clean_json
+from backend.text import clean_json
 
 MAX_CALLS = 64
 
@@ -46,10 +46,10 @@ class ToolCallAssembler:
         if not isinstance(fragment, dict):
             raise protocol_error()
         fields = cast("dict[str, Any]", fragment)
-        function = fields.get("function") or {}
-        if not isinstance(function, dict):
+        inner: object = fields.get("function") or {}
+        if not isinstance(inner, dict):
             raise protocol_error()
-        function = cast("dict[str, Any]", function)
+        function = cast("dict[str, Any]", inner)
         index, call_id, name = fields.get("index"), _text(fields.get("id")), _text(function.get("name"))
         call = self._find(index if isinstance(index, int) else None, call_id, name)
         call.name = call.name or name
@@ -118,7 +118,7 @@ def _arguments(value: object) -> str:
 def _json_object(text: str) -> dict[str, Any] | None:
     try:
         value: object = json.loads(text)  # not orjson: it refuses the lone surrogates that models do write
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if value is None:
         return {}

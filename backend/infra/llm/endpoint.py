@@ -1,0 +1,236 @@
+"""One streamed chat completions call over HTTP: deadlines, decoding, and every failure as a ``ProviderError``.
+
+The OpenAI SDK is not used for the call: it hides ``[DONE]`` (so a cut answer looks whole), skips the lines in which
+gateways report errors, indexes fields that may be missing, quotes bodies in its exceptions, and walks the whole
+request once more on the event loop.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import httpx
+import orjson
+import structlog
+
+from backend.errors import ProviderError
+from backend.infra.config import ModelConfig
+from backend.infra.llm.errors import (
+    TransientError,
+    error_text,
+    event_error,
+    is_error,
+    protocol_error,
+    retry_after_seconds,
+    status_error,
+)
+from backend.infra.llm.sse import Event, EventDecoder
+from backend.text import clean_json
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ERROR_BYTES = 64 * 1024
+
+_log = structlog.get_logger("llm")
+
+
+class Clock:
+    """The deadlines of one model call, its retries included. Times are those of the event loop, in seconds."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._now = asyncio.get_running_loop().time
+        self._idle = config.llm_idle_seconds
+        self._connect = config.llm_connect_seconds
+        self._first_byte = config.llm_first_byte_seconds
+        self._total_at = self._now() + config.llm_total_seconds
+        self._wait = self._first_byte
+
+    def started(self) -> None:
+        """A new attempt: connecting and then the first byte have their time again."""
+        self._wait = self._connect + self._first_byte
+
+    def heard(self) -> None:
+        """Bytes came: from now on the idle time counts."""
+        self._wait = self._idle
+
+    def hurry(self, seconds: float) -> None:
+        """Nothing that matters can come any more: wait ``seconds`` at most for the end."""
+        self._wait = min(self._idle, seconds)
+
+    def next_read(self) -> float:
+        """When the read that starts now has waited long enough."""
+        return min(self._now() + self._wait, self._total_at)
+
+    def left(self) -> float:
+        """Seconds until the whole call must be over."""
+        return self._total_at - self._now()
+
+
+class Endpoint:
+    """``POST {base_url}/chat/completions`` of one provider. Holds the key and shows it nowhere."""
+
+    def __init__(self, config: ModelConfig, http: httpx.AsyncClient) -> None:
+        self._url = f"{config.llm_base_url}/chat/completions"
+        self._key = config.llm_api_key
+        self._http = http
+
+    async def events(self, payload: dict[str, Any], clock: Clock) -> AsyncGenerator[dict[str, Any]]:
+        """The JSON chunks of one answer, in order, up to ``[DONE]``.
+
+        A plain JSON answer (a provider that does not stream) comes as the one chunk it is. Closing the iterator, or
+        cancelling its task, closes the connection. Raises ``ProviderError``: also when the stream ends without
+        ``[DONE]``, for only the reader of the chunks knows whether the answer was whole.
+        """
+        clock.started()
+        response = await self._send(payload, clock)
+        try:
+            if response.status_code != 200:
+                raise await self._refusal(response, clock)
+            async with aclosing(_pieces(response, clock)) as pieces:
+                async for event in _decode(response, pieces):
+                    if event.data == b"[DONE]":
+                        return
+                    yield self._parse(event)
+            raise protocol_error()
+        finally:
+            await response.aclose()
+
+    async def aclose(self) -> None:
+        """Closes pooled connections. May be called twice."""
+        await self._http.aclose()
+
+    async def _send(self, payload: dict[str, Any], clock: Clock) -> httpx.Response:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "User-Agent": "citewire"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
+        request = self._http.build_request("POST", self._url, content=_encode(payload), headers=headers)
+        try:
+            async with asyncio.timeout_at(clock.next_read()):
+                return await self._http.send(request, stream=True)
+        except httpx.ConnectTimeout as exc:
+            raise TransientError("provider_timeout", retryable=True) from exc
+        except (TimeoutError, httpx.TimeoutException) as exc:
+            raise ProviderError("provider_timeout", retryable=True) from exc
+        except httpx.DecodingError as exc:
+            raise protocol_error() from exc
+        except httpx.TransportError as exc:
+            # Refused, unresolvable, or a kept connection that the server had closed: nothing was answered.
+            raise TransientError("provider_unavailable", retryable=True) from exc
+
+    async def _refusal(self, response: httpx.Response, clock: Clock) -> ProviderError:
+        body = await _body_start(response, clock)
+        try:
+            value: object = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            value = None
+        wait = retry_after_seconds(response.headers, datetime.now(UTC))
+        error = status_error(response.status_code, value, wait)
+        self._record(error, value, status=response.status_code, request_id=response.headers.get("x-request-id"))
+        return error
+
+    def _parse(self, event: Event) -> dict[str, Any]:
+        loaded = _loads(event.data)
+        value = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else None
+        if event.name == "error" or (value is not None and is_error(value)):
+            error = event_error(cast("object", loaded))
+        elif value is None:
+            error = protocol_error(retryable=not event.data.lstrip().startswith(b"<"))
+        else:
+            return value
+        self._record(error, cast("object", loaded))
+        raise error
+
+    def _record(self, error: ProviderError, body: object, **fields: Any) -> None:
+        detail = error_text(body)[:2000]
+        if self._key is not None:
+            detail = detail.replace(self._key.get_secret_value(), "[redacted]")
+        _log.warning("provider_error", code=error.code, detail=detail[:500], **fields)
+
+
+def provider_client(config: ModelConfig) -> httpx.AsyncClient:
+    """The HTTP client for calls of ``config``'s provider; whoever makes it closes it.
+
+    Reads have no limit here: ``Clock`` sets it for each one. Active runs bound the number of connections.
+    """
+    timeout = httpx.Timeout(None, connect=config.llm_connect_seconds, write=config.llm_first_byte_seconds)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15)
+    return httpx.AsyncClient(timeout=timeout, limits=limits)
+
+
+async def _pieces(response: httpx.Response, clock: Clock) -> AsyncGenerator[bytes]:
+    """The body as it comes, each read with its deadline; none is held while the consumer works."""
+    pieces = response.aiter_bytes()
+    received = 0
+    while True:
+        try:
+            async with asyncio.timeout_at(clock.next_read()):
+                piece = await anext(pieces)
+        except StopAsyncIteration:
+            return
+        except (TimeoutError, httpx.TimeoutException) as exc:
+            raise ProviderError("provider_timeout", retryable=True) from exc
+        except (httpx.RemoteProtocolError, httpx.DecodingError) as exc:
+            raise protocol_error() from exc
+        except httpx.TransportError as exc:
+            raise ProviderError("provider_unavailable", retryable=True) from exc
+        clock.heard()
+        received += len(piece)
+        if received > MAX_ANSWER_BYTES:
+            raise protocol_error(retryable=False)
+        yield piece
+
+
+async def _decode(response: httpx.Response, pieces: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+    content_type = response.headers.get("content-type", "")
+    if "html" in content_type:  # a login or error page: the address is wrong, or a proxy answers
+        raise protocol_error(retryable=False)
+    if "json" in content_type:
+        yield Event("", b"".join([piece async for piece in pieces]))
+        yield Event("", b"[DONE]")
+        return
+    decoder = EventDecoder()
+    async for piece in pieces:
+        for event in decoder.feed(piece):
+            yield event
+        if decoder.pending > MAX_EVENT_BYTES:
+            raise protocol_error(retryable=False)
+    for event in decoder.close():
+        yield event
+
+
+async def _body_start(response: httpx.Response, clock: Clock) -> bytes:
+    """The first bytes of a refusal; what cannot be read is not worth another error."""
+    clock.heard()
+    body = b""
+    try:
+        async with aclosing(_pieces(response, clock)) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > MAX_ERROR_BYTES:
+                    break
+    except ProviderError:
+        return body
+    return body
+
+
+def _encode(payload: dict[str, Any]) -> bytes:
+    try:
+        body = orjson.dumps(payload)
+    except TypeError:  # a lone surrogate
+        return orjson.dumps(clean_json(payload))
+    return orjson.dumps(clean_json(payload)) if b"\\u0000" in body else body
+
+
+def _loads(data: bytes) -> object:
+    """JSON, or the text itself if it is none. Lone surrogates and broken UTF-8 inside strings are let through."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        text = data.decode(errors="replace")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
