@@ -3,6 +3,7 @@
 Environment names are the upper-case field names.
 """
 
+from pathlib import Path
 from typing import Literal, Self
 
 import httpx
@@ -62,4 +63,28 @@ class ModelConfig(BaseModel):
     def _model_is_named(self) -> Self:
         if self.llm_base_url is not None and self.llm_model is None:
             raise ValueError("LLM_MODEL is required when LLM_BASE_URL is set")
+        return self
+
+
+class StorageConfig(BaseModel):
+    """Where data lives. Without ``database_url`` and ``redis_url`` the embedded servers run below ``data_dir``."""
+
+    data_dir: Path = Path(".citewire")
+    database_url: SecretStr | None = None
+    redis_url: SecretStr | None = None
+    database_pool_size: int = Field(default=10, ge=1, le=1000)
+
+
+class EmbeddingConfig(BaseModel):
+    """An OpenAI-compatible embeddings provider; without ``embedding_base_url`` the built-in model embeds (384 wide)."""
+
+    embedding_base_url: str | None = None
+    embedding_api_key: SecretStr | None = None
+    embedding_model: str | None = None
+    embedding_dimensions: int = Field(default=384, ge=1, le=65_536)
+
+    @model_validator(mode="after")
+    def _model_is_named(self) -> Self:
+        if self.embedding_base_url is not None and self.embedding_model is None:
+            raise ValueError("EMBEDDING_MODEL is required with EMBEDDING_BASE_URL")
         return self

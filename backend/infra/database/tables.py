@@ -15,7 +15,11 @@ session_version = Sequence("session_version_seq", metadata=Base.metadata)
 
 
 class User(Base):
-    """An account. ``token_version`` is part of every token; raising it revokes them."""
+    """An account.
+
+    ``token_version`` is part of every token; raising it revokes them. ``sessions_version`` is raised by every change
+    of the list of sessions, so that a cached list can be told from a stale one.
+    """
 
     __tablename__ = "users"
     __table_args__ = (
@@ -28,6 +32,7 @@ class User(Base):
     role: Mapped[str]
     token_version: Mapped[int] = mapped_column(server_default=text("1"))
     disabled: Mapped[bool] = mapped_column(server_default=text("false"))
+    sessions_version: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     created_at: Mapped[Timestamp]
 
 

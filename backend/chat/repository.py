@@ -1,0 +1,258 @@
+"""SQL of sessions and messages; each function runs inside the caller's transaction and names the owner."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Row, delete, func, insert, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.chat.records import RunRef, StoredMessage, TurnEnd
+from backend.infra.database.tables import ChatMessage, ChatSession, User, session_version
+from backend.schemas.chat import MessageInfo, SessionInfo, normalize_rag_trace
+
+_next_version = session_version.next_value()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as its writers see it, its row locked."""
+
+    id: UUID
+    version: int
+    previous_version: int
+    message_count: int
+    last_seq: int
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Where a page of the session list ends: the next one starts below."""
+
+    updated_at: datetime
+    id: UUID
+
+
+async def lock_user(connection: AsyncConnection, user_id: UUID) -> bool:
+    """Serialize the writers of one user's sessions and raise the version of the list. False when the user is gone.
+
+    Every transaction that writes a session takes this lock first, so the order user, session, run is the same everywhere.
+    """
+    result = await connection.execute(
+        update(User).where(User.id == user_id).values(sessions_version=_next_version).returning(User.id)
+    )
+    return result.first() is not None
+
+
+async def list_version(connection: AsyncConnection, user_id: UUID) -> int:
+    """The version of the user's session list; 0 for a user without one."""
+    query = select(User.sessions_version).where(User.id == user_id)
+    return (await connection.execute(query)).scalar() or 0
+
+
+async def touch_session(connection: AsyncConnection, user_id: UUID, session_id: str) -> SessionRow:
+    """The session, created if new, locked, with a new version and ``updated_at``."""
+    before = (
+        await connection.execute(
+            select(ChatSession.version)
+            .where(ChatSession.user_id == user_id, ChatSession.session_id == session_id)
+            .with_for_update()
+        )
+    ).scalar()
+    statement = (
+        upsert(ChatSession)
+        .values(user_id=user_id, session_id=session_id)
+        .on_conflict_do_update(
+            index_elements=[ChatSession.user_id, ChatSession.session_id],
+            set_={"version": _next_version, "updated_at": func.clock_timestamp()},
+        )
+        .returning(
+            ChatSession.id, ChatSession.version, ChatSession.message_count, ChatSession.last_seq, ChatSession.title
+        )
+    )
+    row = (await connection.execute(statement)).one()
+    return SessionRow(row.id, row.version, before or 0, row.message_count, row.last_seq, row.title)
+
+
+async def session_versions(connection: AsyncConnection, user_id: UUID, session_id: str) -> tuple[UUID, int] | None:
+    """Row id and version of a session, or ``None`` when it was not used yet."""
+    row = (
+        await connection.execute(
+            select(ChatSession.id, ChatSession.version).where(
+                ChatSession.user_id == user_id, ChatSession.session_id == session_id
+            )
+        )
+    ).first()
+    return None if row is None else (row.id, row.version)
+
+
+async def session_meta(connection: AsyncConnection, user_id: UUID, session_id: str) -> dict[str, Any]:
+    """The metadata of a session; empty when it was not used yet."""
+    query = select(ChatSession.meta).where(ChatSession.user_id == user_id, ChatSession.session_id == session_id)
+    return (await connection.execute(query)).scalar() or {}
+
+
+async def append_turn_messages(connection: AsyncConnection, ref: RunRef, message: str, first_seq: int) -> None:
+    """The human message and the pending answer, ``first_seq`` and the one after."""
+    common = {"session_row_id": ref.session_row_id, "run_id": ref.run_id}
+    human = {**common, "id": ref.human_message_id, "seq": first_seq, "type": "human", "content": message}
+    answer = {**common, "id": ref.message_id, "seq": first_seq + 1, "type": "ai", "content": ""}
+    await connection.execute(insert(ChatMessage), [{**human, "status": "completed"}, {**answer, "status": "pending"}])
+
+
+async def update_session(connection: AsyncConnection, row_id: UUID, **values: Any) -> None:
+    """Set columns of a session whose row is locked by this transaction."""
+    await connection.execute(update(ChatSession).where(ChatSession.id == row_id).values(**values))
+
+
+async def finish_message(connection: AsyncConnection, message_id: UUID, end: TurnEnd) -> None:
+    """Write the answer of an ended turn over its pending placeholder."""
+    await connection.execute(
+        update(ChatMessage)
+        .where(ChatMessage.id == message_id)
+        .values(
+            content=end.content,
+            status=end.status,
+            rag_trace=normalize_rag_trace(end.rag_trace),
+            citations=[item.model_dump(mode="json") for item in end.citations],
+            usage=end.usage.model_dump() if end.usage else None,
+            finish_reason=end.finish_reason,
+            flags=list(end.flags),
+        )
+    )
+
+
+_MESSAGE_COLUMNS = (
+    ChatMessage.id,
+    ChatMessage.seq,
+    ChatMessage.type,
+    ChatMessage.content,
+    ChatMessage.status,
+    ChatMessage.run_id,
+    ChatMessage.rag_trace,
+    ChatMessage.citations,
+    ChatMessage.usage,
+    ChatMessage.finish_reason,
+    ChatMessage.flags,
+    ChatMessage.attachments,
+    ChatMessage.created_at,
+)
+
+
+def _message(row: Row[Any]) -> StoredMessage:
+    info = MessageInfo(
+        type=row.type,
+        content=row.content,
+        timestamp=row.created_at,
+        rag_trace=normalize_rag_trace(row.rag_trace),
+        id=str(row.id),
+        status=row.status,
+        citations=row.citations,
+        run_id=str(row.run_id) if row.run_id else None,
+        usage=row.usage,
+        finish_reason=row.finish_reason,
+        flags=row.flags,
+        attachments=row.attachments,
+    )
+    return StoredMessage(row.seq, info)
+
+
+async def messages(
+    connection: AsyncConnection, session_row_id: UUID, *, limit: int | None, before: int | None = None
+) -> list[StoredMessage]:
+    """The last ``limit`` messages below ``before``, ascending."""
+    query = select(*_MESSAGE_COLUMNS).where(ChatMessage.session_row_id == session_row_id)
+    if before is not None:
+        query = query.where(ChatMessage.seq < before)
+    rows = (await connection.execute(query.order_by(ChatMessage.seq.desc()).limit(limit))).all()
+    return [_message(row) for row in reversed(rows)]
+
+
+async def messages_by_id(connection: AsyncConnection, ids: Sequence[UUID]) -> list[StoredMessage]:
+    """The messages with these ids, ascending. For ids that were read under the owner's predicate."""
+    rows = await connection.execute(select(*_MESSAGE_COLUMNS).where(ChatMessage.id.in_(ids)).order_by(ChatMessage.seq))
+    return [_message(row) for row in rows]
+
+
+async def message(connection: AsyncConnection, user_id: UUID, message_id: UUID) -> StoredMessage | None:
+    """One message, if it is the user's."""
+    query = (
+        select(*_MESSAGE_COLUMNS)
+        .join(ChatSession, ChatSession.id == ChatMessage.session_row_id)
+        .where(ChatMessage.id == message_id, ChatSession.user_id == user_id)
+    )
+    row = (await connection.execute(query)).first()
+    return None if row is None else _message(row)
+
+
+async def replace_tail(
+    connection: AsyncConnection, session_row_id: UUID, keep_below: int, rows: Sequence[dict[str, Any]]
+) -> None:
+    """Delete the messages from ``keep_below`` on and write ``rows`` in their place."""
+    await connection.execute(
+        delete(ChatMessage).where(ChatMessage.session_row_id == session_row_id, ChatMessage.seq >= keep_below)
+    )
+    if rows:
+        await connection.execute(insert(ChatMessage), [{**row, "session_row_id": session_row_id} for row in rows])
+
+
+async def set_trace(connection: AsyncConnection, message_id: UUID, trace: dict[str, Any] | None) -> None:
+    """Replace the trace of one message."""
+    await connection.execute(update(ChatMessage).where(ChatMessage.id == message_id).values(rag_trace=trace))
+
+
+_SESSION_COLUMNS = (
+    ChatSession.id,
+    ChatSession.session_id,
+    ChatSession.title,
+    ChatSession.updated_at,
+    ChatSession.message_count,
+)
+
+
+def _session_info(row: Row[Any]) -> SessionInfo:
+    return SessionInfo(
+        session_id=row.session_id, title=row.title, updated_at=row.updated_at, message_count=row.message_count
+    )
+
+
+async def sessions(
+    connection: AsyncConnection, user_id: UUID, limit: int | None, below: SessionKey | None
+) -> tuple[list[SessionInfo], SessionKey | None]:
+    """A page of the user's sessions, newest first, and the key of its last one when there are more."""
+    query = select(*_SESSION_COLUMNS).where(ChatSession.user_id == user_id)
+    if below is not None:
+        key: ColumnElement[bool] = tuple_(ChatSession.updated_at, ChatSession.id) < (below.updated_at, below.id)
+        query = query.where(key)
+    query = query.order_by(ChatSession.updated_at.desc(), ChatSession.id.desc())
+    rows = (await connection.execute(query.limit(None if limit is None else limit + 1))).all()
+    if limit is None or len(rows) <= limit:
+        return [_session_info(row) for row in rows], None
+    last = rows[limit - 1]
+    return [_session_info(row) for row in rows[:limit]], SessionKey(last.updated_at, last.id)
+
+
+async def set_title(connection: AsyncConnection, user_id: UUID, session_id: str, title: str) -> SessionInfo | None:
+    """A title chosen by the user; ``None`` when the session is not the user's."""
+    statement = (
+        update(ChatSession)
+        .where(ChatSession.user_id == user_id, ChatSession.session_id == session_id)
+        .values(title=title, title_source="user", version=_next_version)
+        .returning(*_SESSION_COLUMNS)
+    )
+    row = (await connection.execute(statement)).first()
+    return None if row is None else _session_info(row)
+
+
+async def delete_session(connection: AsyncConnection, user_id: UUID, session_id: str) -> int | None:
+    """Delete the session with all that hangs on it. Gives a version above any it ever had, or ``None`` if absent."""
+    statement = (
+        delete(ChatSession)
+        .where(ChatSession.user_id == user_id, ChatSession.session_id == session_id)
+        .returning(_next_version)
+    )
+    return (await connection.execute(statement)).scalar()

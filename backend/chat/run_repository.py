@@ -1,0 +1,216 @@
+"""SQL of runs and their events; each function runs inside the caller's transaction."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+from uuid import UUID
+
+from sqlalchemy import Row, func, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.chat.records import EventBatch, RunRef, RunRow, TurnClaim, TurnEnd
+from backend.infra.database.tables import ChatSession, Run, RunEvents
+from backend.schemas.chat import ErrorInfo
+
+_RUN_COLUMNS = (
+    Run.id,
+    Run.user_id,
+    Run.session_row_id,
+    Run.human_message_id,
+    Run.message_id,
+    Run.status,
+    Run.language,
+    Run.error,
+    Run.finish_reason,
+    Run.last_seq,
+    Run.created_at,
+    Run.finished_at,
+    Run.request_hash,
+    (Run.lease_expires_at < func.now()).label("expired"),
+    ChatSession.session_id,
+)
+_RUNS = select(*_RUN_COLUMNS).join(ChatSession, ChatSession.id == Run.session_row_id)
+
+
+def _ref(row: Row[Any]) -> RunRef:
+    return RunRef(row.id, row.user_id, row.session_row_id, row.session_id, row.human_message_id, row.message_id)
+
+
+def _run(row: Row[Any]) -> RunRow:
+    error = ErrorInfo.model_validate(row.error) if row.error else None
+    return RunRow(
+        _ref(row), row.status, row.language, error, row.finish_reason, row.last_seq, row.created_at, row.finished_at
+    )
+
+
+async def by_key(connection: AsyncConnection, user_id: UUID, session_id: str, key: str) -> tuple[RunRef, str] | None:
+    """The run that was claimed with ``key`` in this session, and the hash of its request."""
+    row = (
+        await connection.execute(
+            _RUNS.where(
+                ChatSession.user_id == user_id, ChatSession.session_id == session_id, Run.client_message_id == key
+            )
+        )
+    ).first()
+    return None if row is None else (_ref(row), row.request_hash)
+
+
+async def get(connection: AsyncConnection, run_id: UUID, user_id: UUID) -> RunRow | None:
+    """The run, if it is the user's."""
+    row = (await connection.execute(_RUNS.where(Run.id == run_id, Run.user_id == user_id))).first()
+    return None if row is None else _run(row)
+
+
+async def active(connection: AsyncConnection, session_row_id: UUID) -> tuple[RunRow, bool] | None:
+    """The running run of a session, and whether its lease has expired."""
+    row = (await connection.execute(_RUNS.where(Run.session_row_id == session_row_id, Run.status == "running"))).first()
+    return None if row is None else (_run(row), bool(row.expired))
+
+
+async def count_active(connection: AsyncConnection, user_id: UUID) -> int:
+    """How many runs of the user are running."""
+    query = select(func.count()).select_from(Run).where(Run.user_id == user_id, Run.status == "running")
+    return (await connection.execute(query)).scalar_one()
+
+
+async def create(connection: AsyncConnection, ref: RunRef, claim: TurnClaim) -> None:
+    """A running run with a fresh lease."""
+    await connection.execute(
+        insert(Run).values(
+            id=ref.run_id,
+            session_row_id=ref.session_row_id,
+            user_id=ref.user_id,
+            client_message_id=claim.client_message_id,
+            request_hash=claim.request_hash,
+            worker_id=claim.worker_id,
+            lease_expires_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, claim.lease_seconds),
+            human_message_id=ref.human_message_id,
+            message_id=ref.message_id,
+            language=claim.language,
+        )
+    )
+
+
+async def renew(
+    connection: AsyncConnection, worker_id: str, run_ids: Sequence[UUID], lease_seconds: float
+) -> dict[UUID, bool]:
+    """Renew the leases that this worker still holds; gives each one's ``stop_requested``. A missing id is lost."""
+    rows = await connection.execute(
+        update(Run)
+        .where(Run.id.in_(run_ids), Run.worker_id == worker_id, Run.status == "running")
+        .values(lease_expires_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, lease_seconds))
+        .returning(Run.id, Run.stop_requested)
+    )
+    return {row.id: row.stop_requested for row in rows}
+
+
+async def request_stop(connection: AsyncConnection, run_id: UUID) -> None:
+    """Ask the owner, on whatever worker, to stop the run."""
+    await connection.execute(update(Run).where(Run.id == run_id, Run.status == "running").values(stop_requested=True))
+
+
+async def lock_expired(connection: AsyncConnection, limit: int) -> list[UUID]:
+    """Ids of running runs whose lease has expired; ones that another reaper holds are passed over."""
+    rows = await connection.execute(
+        select(Run.id)
+        .where(Run.status == "running", Run.lease_expires_at < func.now())
+        .order_by(Run.lease_expires_at)
+        .limit(limit)
+    )
+    return list(rows.scalars())
+
+
+async def finish(
+    connection: AsyncConnection, run_id: UUID, end: TurnEnd, last_seq: int, *, worker_id: str | None
+) -> bool:
+    """Make a running run terminal. False when it is not running any more, or not this worker's.
+
+    With ``worker_id=None`` (the reaper) the lease must have expired instead.
+    """
+    owned = Run.lease_expires_at < func.now() if worker_id is None else Run.worker_id == worker_id
+    result = await connection.execute(
+        update(Run)
+        .where(Run.id == run_id, Run.status == "running", owned)
+        .values(
+            status=end.status,
+            error=end.error.model_dump(mode="json") if end.error else None,
+            finish_reason=end.finish_reason,
+            last_seq=last_seq,
+            finished_at=func.now(),
+        )
+        .returning(Run.id)
+    )
+    return result.first() is not None
+
+
+_INSERT_EVENTS = text(
+    """
+    insert into run_events (run_id, first_seq, last_seq, events)
+    select b.run_id, b.first_seq, b.last_seq, b.events
+    from unnest(cast(:run_ids as uuid[]), cast(:first_seqs as bigint[]), cast(:last_seqs as bigint[]),
+                cast(:events as text[])) as b(run_id, first_seq, last_seq, events)
+    join runs on runs.id = b.run_id and runs.status = 'running' and runs.worker_id = :worker_id
+    for key share of runs
+    """
+)
+"""The join is the fence: a worker that lost a run can add nothing to its log."""
+
+
+async def insert_events(connection: AsyncConnection, batches: Sequence[EventBatch], worker_id: str) -> None:
+    """Append batches of running runs of this worker in one statement."""
+    if not batches:
+        return
+    await connection.execute(
+        _INSERT_EVENTS,
+        {
+            "run_ids": [batch.run_id for batch in batches],
+            "first_seqs": [batch.first_seq for batch in batches],
+            "last_seqs": [batch.last_seq for batch in batches],
+            "events": [b"\n".join(batch.events).decode() for batch in batches],
+            "worker_id": worker_id,
+        },
+    )
+
+
+async def append_events(connection: AsyncConnection, batch: EventBatch) -> None:
+    """Append one batch without asking who owns the run: for the transaction that has just made it terminal."""
+    await connection.execute(
+        insert(RunEvents).values(
+            run_id=batch.run_id,
+            first_seq=batch.first_seq,
+            last_seq=batch.last_seq,
+            events=b"\n".join(batch.events).decode(),
+        )
+    )
+
+
+async def read_events(
+    connection: AsyncConnection, run_id: UUID, after: int, limit: int | None = None
+) -> list[EventBatch]:
+    """Stored batches that hold an event above ``after``, ascending."""
+    rows = await connection.execute(
+        select(RunEvents.first_seq, RunEvents.events)
+        .where(RunEvents.run_id == run_id, RunEvents.last_seq > after)
+        .order_by(RunEvents.first_seq)
+        .limit(limit)
+    )
+    return [EventBatch(run_id, row.first_seq, cast(str, row.events).encode().split(b"\n")) for row in rows]
+
+
+async def drop_old_events(connection: AsyncConnection, retention_hours: float) -> None:
+    """Delete event batches of ended runs after retention; their streams are rebuilt from the rows."""
+    ended = select(Run.id).where(
+        Run.finished_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, retention_hours * 3600)
+    )
+    await connection.execute(RunEvents.__table__.delete().where(RunEvents.run_id.in_(ended)))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+
+
+async def release_keys(connection: AsyncConnection, hours: float) -> None:
+    """Null idempotency keys older than ``hours`` (they are kept 24 h)."""
+    await connection.execute(
+        update(Run)
+        .where(
+            Run.client_message_id.is_not(None),
+            Run.created_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, hours * 3600),
+        )
+        .values(client_message_id=None)
+    )

@@ -1,0 +1,37 @@
+"""Bring a database to the newest schema; run by ``serve`` before anything else uses it."""
+
+from pathlib import Path
+
+from alembic.config import Config
+from sqlalchemy import URL, Connection, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+import alembic.command
+
+ROOT = Path(__file__).resolve().parents[3]
+_LOCK = 0x_C17E_11AE
+"""Advisory lock key: several workers may start at once."""
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(ROOT / "alembic").replace("%", "%%"))
+    return config
+
+
+def _upgrade(connection: Connection) -> None:
+    connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    config = _config()
+    config.attributes["connection"] = connection
+    alembic.command.upgrade(config, "head")
+
+
+async def migrate(url: URL) -> None:
+    """Apply every migration that ``url``'s database has not seen, all in one transaction."""
+    engine = create_async_engine(url, poolclass=NullPool)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(_upgrade)
+    finally:
+        await engine.dispose()
