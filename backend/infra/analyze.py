@@ -61,8 +61,8 @@ _local = _Local()
 
 @lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:
-    stem: str = _local.stemmer.stemWord(word)  # pyright: ignore[reportUnknownMemberType]  # the package is untyped
-    return stem[:MAX_TERM_CHARS]
+    stem: str = _local.stemmer.stemWord(word)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # untyped
+    return str(stem)[:MAX_TERM_CHARS]  # pyright: ignore[reportUnknownArgumentType]
 
 
 _ACCENTED = frozenset(map(chr, (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))))
@@ -147,10 +147,12 @@ def analyze_query(text: str) -> str:
 
 _ABBREVIATIONS = frozenset(
     {"mr", "mrs", "ms", "dr", "prof", "sr", "jr", "st", "al", "cf", "vs", "approx", "dept", "est"}
+    | {"inc", "ltd", "co", "corp", "e.g", "i.e", "u.s", "u.k"}
 )
-_ABBREVIATIONS |= {"inc", "ltd", "co", "corp", "e.g", "i.e", "u.s", "u.k"}
-_NUMBER_NAMES = frozenset({"no", "nos", "vol", "fig", "figs", "eq", "eqs", "sec", "secs", "ch", "p", "pp", "art", "ed"})
-_NUMBER_NAMES |= {"jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"}
+_NUMBER_NAMES = frozenset(
+    {"no", "nos", "vol", "fig", "figs", "eq", "eqs", "sec", "secs", "ch", "p", "pp", "art", "ed"}
+    | {"jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"}
+)
 """Abbreviations only before a number; elsewhere "no." ends a sentence."""
 _BREAK = re.compile(
     r"(?P<cjk>[。！？｡]+[」』”’）》】\"')]*)"
