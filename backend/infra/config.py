@@ -1,4 +1,4 @@
-"""Settings of the infrastructure: where the model provider is and how long it may take.
+"""Settings of the infrastructure: model provider, storage, embeddings.
 
 Environment names are the upper-case field names.
 """
@@ -67,24 +67,61 @@ class ModelConfig(BaseModel):
 
 
 class StorageConfig(BaseModel):
-    """Where data lives. Without ``database_url`` and ``redis_url`` the embedded servers run below ``data_dir``."""
+    """Where the data lies. Without ``database_url`` or ``redis_url`` the embedded servers run in ``data_dir``."""
 
     data_dir: Path = Path(".citewire")
     database_url: SecretStr | None = None
     redis_url: SecretStr | None = None
     database_pool_size: int = Field(default=10, ge=1, le=1000)
 
+    @field_validator("database_url", "redis_url", mode="before")
+    @classmethod
+    def _blank_url_is_absent(cls, value: object) -> object:
+        return (value.strip() or None) if isinstance(value, str) else value
+
 
 class EmbeddingConfig(BaseModel):
-    """An OpenAI-compatible embeddings provider; without ``embedding_base_url`` the built-in model embeds (384 wide)."""
+    """The embedding provider (an OpenAI-compatible ``/embeddings``); without ``embedding_base_url`` the built-in model.
+
+    ``embedding_dimensions`` is the length of a vector; the built-in model has 384.
+    """
 
     embedding_base_url: str | None = None
     embedding_api_key: SecretStr | None = None
     embedding_model: str | None = None
-    embedding_dimensions: int = Field(default=384, ge=1, le=65_536)
+    embedding_dimensions: int = Field(default=384, ge=1, le=16_384)
+
+    @field_validator("embedding_base_url", "embedding_api_key", "embedding_model", mode="before")
+    @classmethod
+    def _blank_embedding_is_absent(cls, value: object) -> object:
+        return (value.strip() or None) if isinstance(value, str) else value
+
+    @field_validator("embedding_base_url")
+    @classmethod
+    def _check_embedding_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            url = httpx.URL(value)
+        except httpx.InvalidURL:
+            raise ValueError("EMBEDDING_BASE_URL is not a URL") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError("EMBEDDING_BASE_URL must be an http:// or https:// address")
+        if url.userinfo or url.query or url.fragment:
+            raise ValueError("EMBEDDING_BASE_URL must be a plain address; the key belongs into EMBEDDING_API_KEY")
+        return value.rstrip("/")
+
+    @field_validator("embedding_api_key")
+    @classmethod
+    def _check_embedding_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not all("!" <= char <= "~" for char in value.get_secret_value()):
+            raise ValueError("EMBEDDING_API_KEY holds spaces or characters that no HTTP header can carry")
+        return value
 
     @model_validator(mode="after")
-    def _model_is_named(self) -> Self:
+    def _embedding_is_whole(self) -> Self:
         if self.embedding_base_url is not None and self.embedding_model is None:
-            raise ValueError("EMBEDDING_MODEL is required with EMBEDDING_BASE_URL")
+            raise ValueError("EMBEDDING_MODEL is required when EMBEDDING_BASE_URL is set")
+        if self.embedding_base_url is None and self.embedding_dimensions != 384:
+            raise ValueError("EMBEDDING_DIMENSIONS must be 384 for the built-in model (EMBEDDING_BASE_URL is unset)")
         return self
