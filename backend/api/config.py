@@ -1,0 +1,68 @@
+"""Settings of the HTTP edge. Environment names are the upper-case field names; lists are comma separated."""
+
+import ipaddress
+from typing import Annotated, Literal
+
+import httpx
+from pydantic import BaseModel, Field, field_validator
+from pydantic_settings import NoDecode
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class ApiConfig(BaseModel):
+    """``cors_origins`` are exact origins; ``trusted_proxies`` addresses or networks whose X-Forwarded-For is believed.
+
+    Browsers send no credentials of their own here (tokens travel in a header that the page sets), so CORS never allows
+    credentials, and ``*`` is refused all the same: an install names the frontends that may use it.
+    """
+
+    max_body_bytes: int = Field(default=1_048_576, ge=1024, le=1_073_741_824)
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("cors_origins", "trusted_proxies", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value or ()
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _fold(cls, value: object) -> object:
+        return value.strip().lower() if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not _is_origin(origin):
+                raise ValueError("CORS_ORIGINS holds something that is no origin (scheme://host[:port], * is refused)")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in value:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise ValueError("TRUSTED_PROXIES holds something that is neither an address nor a network") from None
+        return value
+
+
+def _is_origin(origin: str) -> bool:
+    try:
+        url = httpx.URL(origin)
+    except httpx.InvalidURL:
+        return False
+    # Compared with what browsers send: no path, no trailing slash, no user.
+    return (
+        url.scheme in ("http", "https")
+        and bool(url.host)
+        and url.raw_path == b"/"
+        and origin[-1] != "/"
+        and not url.userinfo
+    )

@@ -1,0 +1,1 @@
+"""One file a noun; a route parses, calls and returns."""
