@@ -46,6 +46,37 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "content_filtered": ("The model's provider withheld this answer.", "模型服务拒绝给出该内容。"),
     "server_shutdown": ("The server stopped while the answer was written.", "生成回答时服务器已停止。"),
     "internal_error": ("Something went wrong on the server.", "服务器内部错误。"),
+    # retrieval steps
+    "step_searching": ("Searching the documents", "正在检索文档"),
+    "step_recalled": ("Passages recalled: {count}", "召回片段：{count}"),
+    "step_merged": ("Passages merged into their sections: {count}", "合并到上级段落的片段：{count}"),
+    "step_selected": ("Passages selected: {count}", "选用片段：{count}"),
+    "step_nothing_found": ("Nothing found in the documents", "文档中没有找到相关内容"),
+    "step_no_documents": ("There are no documents yet", "尚未上传任何文档"),
+    # answers that no model writes
+    "limit_reached": (
+        "I had to stop here: this question needed more steps than one turn may take. Please ask a narrower question.",
+        "本轮已达到步骤上限，只能到此为止。请把问题缩小一些再试。",
+    ),
+    "extractive_lead": ("The documents say:", "文档中的相关内容："),
+    "extractive_nothing_found": (
+        "I found nothing in the documents that answers this. I answer from the documents only.",
+        "文档中没有找到可以回答该问题的内容。我只根据文档回答。",
+    ),
+    "extractive_documents_only": (
+        "I answer from the documents only. Ask me about something that they cover.",
+        "我只根据文档回答，请提出与文档内容有关的问题。",
+    ),
+    # weather
+    "weather_now": (
+        "{place}: {description}, {temperature} °C, humidity {humidity} %, wind {wind}.",
+        "{place}：{description}，气温 {temperature} °C，湿度 {humidity}%，风 {wind}。",
+    ),
+    "weather_unknown_place": (
+        "The weather service knows no place named {place}.",
+        "天气服务中没有名为“{place}”的地点。",
+    ),
+    "weather_unavailable": ("The weather service cannot be reached now.", "天气服务暂时不可用。"),
 }
 
 

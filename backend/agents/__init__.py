@@ -1,0 +1,1 @@
+"""The agent: its state, its tools and the rules of its loop."""

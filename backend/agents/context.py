@@ -1,0 +1,36 @@
+"""What a tool may know of the turn it runs in; the chat room fulfils it, rooms below only see this."""
+
+from typing import Any, Protocol
+from uuid import UUID
+
+from backend.catalogue import Language
+from backend.schemas.chat import HitlResumeState
+
+
+class AgentContext(Protocol):
+    """The runtime context of one agent run."""
+
+    @property
+    def user_id(self) -> UUID: ...
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def language(self) -> Language: ...
+
+    def emit_rag_step(
+        self, icon: str, label: str, detail: str = "", *, group: str | None = None, group_label: str | None = None
+    ) -> None:
+        """Reports one retrieval step; never raises, never blocks."""
+        ...
+
+    def store_rag_trace(
+        self, trace: dict[str, Any] | None, hitl_resume_state: HitlResumeState | dict[str, Any] | None = None
+    ) -> None:
+        """Keeps how the evidence was found, for the message of this turn."""
+        ...
+
+    def acquire_knowledge_tool_slot(self) -> bool:
+        """True once a turn."""
+        ...

@@ -1,0 +1,1 @@
+"""Rules of the agent's loop, each independent of the others."""

@@ -1,0 +1,52 @@
+"""``search_knowledge_base``: evidence from the documents, once a turn."""
+
+from typing import Any
+
+from langchain.tools import ToolRuntime, tool
+from langchain_core.tools import BaseTool
+
+from backend.agents.context import AgentContext
+from backend.agents.thread_state import ThreadState
+from backend.rag.pipeline import RetrievalPipeline, evidence
+from backend.rag.prompts import NO_DOCUMENTS, NO_KNOWLEDGE, numbered_chunks
+from backend.text import clean_text
+
+TOOL_NAME = "search_knowledge_base"
+MAX_QUERY_CHARS = 2_000
+LIMIT_REACHED = (
+    "TOOL_CALL_LIMIT_REACHED: the knowledge base was already searched in this turn; answer with what was found."
+)
+
+Found = tuple[str, list[dict[str, Any]]]
+
+
+def build_knowledge_tool(pipeline: RetrievalPipeline) -> BaseTool:
+    """The tool over ``pipeline``.
+
+    Its content is ``TOOL_CALL_LIMIT_REACHED: …``, ``NO_KNOWLEDGE: …`` or the numbered chunks; its artifact the chunks
+    as mappings (``RetrievedChunk`` fields and ``index`` from 1), empty for the first two. The trace goes to the turn's
+    context.
+    """
+
+    @tool(TOOL_NAME, response_format="content_and_artifact")
+    async def search_knowledge_base(query: str, runtime: ToolRuntime[Any, ThreadState]) -> Found:
+        """Search the user's documents. Returns numbered passages to cite as [n]. Can be called once a turn.
+
+        Args:
+            query: The question to look up, complete in itself, in the language of the user.
+        """
+        context: AgentContext = runtime.context
+        if not context.acquire_knowledge_tool_slot():
+            return LIMIT_REACHED, []
+        return await _search(pipeline, context, clean_text(query)[:MAX_QUERY_CHARS])
+
+    return search_knowledge_base
+
+
+async def _search(pipeline: RetrievalPipeline, context: AgentContext, query: str) -> Found:
+    result = await pipeline.run(query, context.user_id, context.language, context.emit_rag_step)
+    context.store_rag_trace({**result.trace, "tool_used": True, "tool_name": TOOL_NAME})
+    if not result.chunks:
+        return (NO_KNOWLEDGE if result.has_documents else NO_DOCUMENTS), []
+    artifact = [{"index": index, **evidence(chunk)} for index, chunk in enumerate(result.chunks, start=1)]
+    return numbered_chunks(result.chunks), artifact

@@ -1,0 +1,1 @@
+"""One conversation: the turn, its storage and its stream."""

@@ -1,0 +1,1 @@
+"""How evidence for a question is found: the retrieval graph and its rules."""

@@ -1,0 +1,111 @@
+"""Recall: the candidates for one question, as the library ranks them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
+from uuid import UUID
+
+RetrievalMode = Literal["hybrid", "dense", "sparse"]
+
+
+class Piece(Protocol):
+    """A stored chunk of a live document. ``level`` is 1 (large) to 3 (leaf)."""
+
+    @property
+    def chunk_id(self) -> UUID: ...
+    @property
+    def document_id(self) -> UUID: ...
+    @property
+    def document_version(self) -> int: ...
+    @property
+    def filename(self) -> str: ...
+    @property
+    def page_number(self) -> int | None: ...
+    @property
+    def heading(self) -> str | None: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def level(self) -> int: ...
+    @property
+    def parent_id(self) -> UUID | None: ...
+    @property
+    def root_id(self) -> UUID | None: ...
+    @property
+    def ordinal(self) -> int: ...
+
+
+class Hit(Piece, Protocol):
+    """A recalled chunk: ``score`` is the recall score, ``rank`` its place after fusion, from 1."""
+
+    @property
+    def score(self) -> float: ...
+    @property
+    def rank(self) -> int: ...
+
+
+class Recalled(Protocol):
+    """What one recall found, best first, and by which arms."""
+
+    @property
+    def hits(self) -> Sequence[Hit]: ...
+    @property
+    def mode(self) -> RetrievalMode: ...
+
+
+class Library(Protocol):
+    """The documents that a user may see."""
+
+    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> Recalled:
+        """At most ``limit`` chunks of ``level``, best first."""
+        ...
+
+    async def chunks(self, user_id: UUID, ids: list[UUID]) -> Mapping[UUID, Piece]:
+        """The chunks of ``ids`` that exist and that the user may see."""
+        ...
+
+    async def has_documents(self, user_id: UUID) -> bool:
+        """Whether the user sees any document at all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk on its way to become evidence; after a merge ``page_number`` is that of the best leaf below it."""
+
+    chunk_id: UUID
+    document_id: UUID
+    document_version: int
+    filename: str
+    page_number: int | None
+    heading: str | None
+    text: str
+    level: int
+    parent_id: UUID | None
+    root_id: UUID | None
+    score: float
+    rank: int
+
+    @classmethod
+    def of(cls, piece: Piece, *, score: float, rank: int, page_number: int | None) -> Self:
+        """``piece`` as a candidate."""
+        return cls(
+            chunk_id=piece.chunk_id,
+            document_id=piece.document_id,
+            document_version=piece.document_version,
+            filename=piece.filename,
+            page_number=page_number,
+            heading=piece.heading,
+            text=piece.text,
+            level=piece.level,
+            parent_id=piece.parent_id,
+            root_id=piece.root_id,
+            score=score,
+            rank=rank,
+        )
+
+
+def candidates(hits: Sequence[Hit]) -> list[Candidate]:
+    """The hits as candidates, by rank."""
+    made = [Candidate.of(hit, score=hit.score, rank=hit.rank, page_number=hit.page_number) for hit in hits]
+    return sorted(made, key=lambda candidate: candidate.rank)

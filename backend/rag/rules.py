@@ -1,0 +1,95 @@
+"""What the extractive model decides: rules over words, no model behind them."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.catalogue import Language, say
+from backend.infra.analyze import query_terms, sentences, terms
+
+MAX_QUOTES = 3
+MAX_QUOTE_CHARS = 500
+_FOLLOWING_SHARE = 0.55
+"""A further sentence is quoted when its score is at least this share of the best one's."""
+_PASSAGE_WEIGHT = 0.15
+"""How much a sentence gains from the place of its passage, beside its own words."""
+_LENGTH_WEIGHT = 0.25
+_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
+_KANA = re.compile("[\u3041-\u30ff]")
+_NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
+
+
+def question_language(question: str) -> Language:
+    """``zh`` for text with Han characters and no kana, else ``en``."""
+    return "zh" if _HAN.search(question) and not _KANA.search(question) else "en"
+
+
+def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | None) -> str:
+    """The sentences of ``passages`` that match ``question`` best, each quoted and followed by its ``[n]``.
+
+    Passages are ``{index, text, ...}``, best first; ``None`` means that nothing was looked up. Says so when nothing
+    matches. Deterministic; nothing in it is made up.
+    """
+    language = question_language(question)
+    if passages is None:
+        return say("extractive_documents_only", language)
+    best = best_sentences(question, passages)
+    if not best:
+        return say("extractive_nothing_found", language)
+    quotes = [f"“{_quotable(sentence.text)}” [{sentence.index}]" for sentence in best]
+    return "\n\n".join([say("extractive_lead", language), *quotes])
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSentence:
+    """A sentence of passage ``index``, exactly as it stands there."""
+
+    text: str
+    index: int
+    score: float
+
+
+def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list[ScoredSentence]:
+    """At most ``MAX_QUOTES`` sentences, best first; empty when none shares a content term with ``question``."""
+    wanted = set(query_terms(question))
+    pool = [
+        (place, passage, sentence, Counter(terms(sentence)))
+        for place, passage in enumerate(passages)
+        for sentence in sentences(str(passage.get("text") or ""))
+    ]
+    weights = _weights(wanted, [counts for *_, counts in pool])
+    average = sum(counts.total() for *_, counts in pool) / max(1, len(pool))
+    scored: list[ScoredSentence] = []
+    for place, passage, sentence, counts in pool:
+        matched = sum(weights[term] for term in wanted if term in counts)
+        if matched <= 0:
+            continue
+        length = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * max(1.0, counts.total() / max(1.0, average))
+        score = matched / length * (1 + _PASSAGE_WEIGHT / (1 + place))
+        scored.append(ScoredSentence(sentence, int(passage["index"]), score))
+    return _select(scored)
+
+
+def _weights(wanted: set[str], pool: Sequence[Counter[str]]) -> dict[str, float]:
+    """Rarity among the sentences at hand: a term that is everywhere decides nothing."""
+    return {term: math.log(1 + (len(pool) + 1) / (1 + sum(1 for counts in pool if term in counts))) for term in wanted}
+
+
+def _select(scored: Sequence[ScoredSentence]) -> list[ScoredSentence]:
+    ranked = sorted(scored, key=lambda sentence: -sentence.score)
+    chosen: list[ScoredSentence] = []
+    for sentence in ranked:
+        if len(chosen) == MAX_QUOTES or sentence.score < ranked[0].score * _FOLLOWING_SHARE:
+            break
+        if all(sentence.text != other.text for other in chosen):
+            chosen.append(sentence)
+    return chosen
+
+
+def _quotable(sentence: str) -> str:
+    """One line of at most ``MAX_QUOTE_CHARS``. A bracketed number of the source would pass for a citation."""
+    text = _NUMBER.sub(r"(\1)", " ".join(sentence.split()))
+    return text if len(text) <= MAX_QUOTE_CHARS else text[: MAX_QUOTE_CHARS - 1].rstrip() + "…"
