@@ -15,7 +15,7 @@ from pathlib import Path
 
 from backend.infra.embedded.errors import EmbeddedServiceError, explained
 
-STOP_DECISION_SECONDS = 90.0
+_STOP_SECONDS = 90.0  # more than the longest stop of a server
 _POLL_SECONDS = 0.02
 
 
@@ -78,7 +78,7 @@ def shared_server(
     with explained(name):
         lock = ServerLock(directory, name)
     with closing(lock):
-        with lock.deciding(start_timeout):
+        with lock.deciding(2 * start_timeout + _STOP_SECONDS):  # adopt, stop and start of another one
             lock.join()
             _start(lock, name, start, stop)
         try:
@@ -102,7 +102,7 @@ def _start(lock: ServerLock, name: str, start: Callable[[], None], stop: Callabl
 
 
 def _leave(lock: ServerLock, stop: Callable[[], None]) -> None:
-    with lock.deciding(STOP_DECISION_SECONDS):
+    with lock.deciding(_STOP_SECONDS):
         try:
             if lock.is_last():
                 stop()

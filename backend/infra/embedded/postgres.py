@@ -40,7 +40,7 @@ _SOCKET = ".s.PGSQL.5432"
 _ASK_SECONDS = 5.0
 _INITDB_SECONDS = 300.0
 _CREATE_DATABASE_SECONDS = 60.0
-_SETTLE_SECONDS = 5.0  # a server has its pid file and its socket long before
+_SETTLE_SECONDS = 3.0  # a server has its pid file and its socket long before
 _RETRY_SECONDS = 0.2
 # Fast shutdown, which ends sessions and writes a checkpoint, then immediate shutdown, which recovers at the next start.
 _STOP = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 15.0))
@@ -112,11 +112,10 @@ class _Postgres:
 
     def start(self) -> None:
         """Adopt the server that runs, else clear away what a dead one left, and start one."""
-        deadline = time.monotonic() + self._start_timeout
-        if not self._adopt(deadline):
+        if not self._adopt(time.monotonic() + self._start_timeout):
             self._initialise()
             self._clear_stale()
-            self._launch(deadline)
+            self._launch(time.monotonic() + self._start_timeout)
         if self._ask(DATABASE) == pgwire.NO_SUCH_DATABASE:
             pgwire.create_database(self._socket, user=USER, database=DATABASE, timeout=_CREATE_DATABASE_SECONDS)
 

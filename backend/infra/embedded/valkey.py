@@ -25,7 +25,9 @@ from backend.infra.embedded.process import (
 from backend.infra.embedded.sockets import SocketDirectory
 
 _PING_SECONDS = 1.0
-_STOP = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+_PATIENCE_SECONDS = 5.0
+_KILL = ((signal.SIGKILL, 10.0),)
+_STOP = ((signal.SIGTERM, 10.0), *_KILL)
 _SETTINGS = {
     "port": "0",
     "unixsocketperm": "700",
@@ -80,10 +82,9 @@ class _Valkey:
 
     def start(self) -> None:
         """Adopt the server that runs, else clear away what a dead one left, and start one."""
-        deadline = time.monotonic() + self._start_timeout
-        if not self._adopt(time.monotonic() + self._start_timeout / 2):
+        if not self._adopt(time.monotonic() + min(self._start_timeout, _PATIENCE_SECONDS)):
             self._sockets.clear()
-            self._launch(deadline)
+            self._launch(time.monotonic() + self._start_timeout)
 
     def stop(self) -> None:
         if not end_processes(self._arguments, os.geteuid(), _STOP):
@@ -96,7 +97,7 @@ class _Valkey:
             if _ping(self._socket):
                 return True
             if time.monotonic() > deadline:
-                self.stop()
+                end_processes(self._arguments, os.geteuid(), _KILL)
                 return False
             time.sleep(POLL_SECONDS)
         return False

