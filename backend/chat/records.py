@@ -43,10 +43,8 @@ class ClaimedTurn:
 
     ref: RunRef
     created: bool
-    first_turn: bool = False
     title: str | None = None
-    seq: int = 0
-    """``seq`` of the human message in its session."""
+    """The title that this turn gave to its session; only the first turn gives one."""
 
 
 @dataclass(frozen=True, slots=True)

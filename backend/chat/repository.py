@@ -11,9 +11,10 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.chat.records import RunRef, StoredMessage, TurnEnd
-from backend.infra.database.tables import ChatMessage, ChatSession, User, session_version
+from backend.infra.database.tables import ChatMessage, ChatSession, PurgeOutbox, User, session_version
 from backend.schemas.chat import MessageInfo, SessionInfo, normalize_rag_trace
 
+AnyRow = Row[*tuple[Any, ...]]
 _next_version = session_version.next_value()
 
 
@@ -40,7 +41,8 @@ class SessionKey:
 async def lock_user(connection: AsyncConnection, user_id: UUID) -> bool:
     """Serialize the writers of one user's sessions and raise the version of the list. False when the user is gone.
 
-    Every transaction that writes a session takes this lock first, so the order user, session, run is the same everywhere.
+    Every transaction that writes a session takes this lock first, so the order
+    (user, session, run) is the same everywhere.
     """
     result = await connection.execute(
         update(User).where(User.id == user_id).values(sessions_version=_next_version).returning(User.id)
@@ -143,7 +145,7 @@ _MESSAGE_COLUMNS = (
 )
 
 
-def _message(row: Row[Any]) -> StoredMessage:
+def _message(row: AnyRow) -> StoredMessage:
     info = MessageInfo(
         type=row.type,
         content=row.content,
@@ -214,7 +216,7 @@ _SESSION_COLUMNS = (
 )
 
 
-def _session_info(row: Row[Any]) -> SessionInfo:
+def _session_info(row: AnyRow) -> SessionInfo:
     return SessionInfo(
         session_id=row.session_id, title=row.title, updated_at=row.updated_at, message_count=row.message_count
     )
@@ -256,3 +258,20 @@ async def delete_session(connection: AsyncConnection, user_id: UUID, session_id:
         .returning(_next_version)
     )
     return (await connection.execute(statement)).scalar()
+
+
+async def add_purge(connection: AsyncConnection, kind: str, target: str) -> UUID:
+    """Note what is still to be removed outside PostgreSQL after this transaction."""
+    statement = insert(PurgeOutbox).values(kind=kind, target=target).returning(PurgeOutbox.id)
+    return (await connection.execute(statement)).scalar_one()
+
+
+async def purges(connection: AsyncConnection, kind: str, limit: int) -> list[tuple[UUID, str]]:
+    """What is still to be removed, oldest first."""
+    query = select(PurgeOutbox.id, PurgeOutbox.target).where(PurgeOutbox.kind == kind).order_by(PurgeOutbox.id)
+    return [(row.id, row.target) for row in await connection.execute(query.limit(limit))]
+
+
+async def drop_purge(connection: AsyncConnection, outbox_id: UUID) -> None:
+    """Note that it was removed."""
+    await connection.execute(delete(PurgeOutbox).where(PurgeOutbox.id == outbox_id))

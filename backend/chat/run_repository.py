@@ -11,6 +11,7 @@ from backend.chat.records import EventBatch, RunRef, RunRow, TurnClaim, TurnEnd
 from backend.infra.database.tables import ChatSession, Run, RunEvents
 from backend.schemas.chat import ErrorInfo
 
+AnyRow = Row[*tuple[Any, ...]]
 _RUN_COLUMNS = (
     Run.id,
     Run.user_id,
@@ -31,11 +32,11 @@ _RUN_COLUMNS = (
 _RUNS = select(*_RUN_COLUMNS).join(ChatSession, ChatSession.id == Run.session_row_id)
 
 
-def _ref(row: Row[Any]) -> RunRef:
+def _ref(row: AnyRow) -> RunRef:
     return RunRef(row.id, row.user_id, row.session_row_id, row.session_id, row.human_message_id, row.message_id)
 
 
-def _run(row: Row[Any]) -> RunRow:
+def _run(row: AnyRow) -> RunRow:
     error = ErrorInfo.model_validate(row.error) if row.error else None
     return RunRow(
         _ref(row), row.status, row.language, error, row.finish_reason, row.last_seq, row.created_at, row.finished_at

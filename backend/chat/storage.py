@@ -1,0 +1,360 @@
+"""Conversations in PostgreSQL with copies in Redis (C16). One public method is one transaction.
+
+PostgreSQL is the truth. A copy is used only when its version is the row's version, which costs one indexed read.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from uuid_utils.compat import uuid7
+
+from backend.chat import repository, run_repository
+from backend.chat.cursors import decode_session_key, encode_session_key
+from backend.chat.records import (
+    ClaimedTurn,
+    EventBatch,
+    MessagePage,
+    RunRef,
+    RunRow,
+    StoredMessage,
+    TurnClaim,
+    TurnEnd,
+)
+from backend.chat.repository import SessionKey, SessionRow
+from backend.chat.session_cache import PAGE, SessionCache, messages_key, sessions_key
+from backend.errors import IdempotencyConflict, RunActive, TooManyRuns, Unauthorized
+from backend.infra.cache import Cache
+from backend.infra.database.engine import transaction
+from backend.schemas.chat import MessageInfo, SessionInfo, SessionListResponse, normalize_rag_trace
+from backend.text import clean_json, clean_text
+
+LIST_PAGE = 50
+"""Sessions in the default page of a list, the only one that is cached."""
+
+_MESSAGE_CLASSES: dict[str, type[BaseMessage]] = {"human": HumanMessage, "ai": AIMessage, "system": SystemMessage}
+_CACHE_OUTBOX = "session_cache"
+
+
+class ConversationStorage:
+    """Sessions, messages and the two transactions of a turn.
+
+    Every method raises :class:`~backend.errors.StorageUnavailable` when PostgreSQL cannot be reached; a fault of
+    Redis is never seen.
+    """
+
+    def __init__(self, engine: AsyncEngine, cache: Cache) -> None:
+        self._engine = engine
+        self._cache = SessionCache(cache)
+
+    # --- keys and conversion (F14-F17) ---
+
+    @staticmethod
+    def _messages_cache_key(user_id: UUID, session_id: str) -> str:
+        """``chat_messages:{user}:{session}`` (F14)."""
+        return messages_key(user_id, session_id)
+
+    @staticmethod
+    def _sessions_cache_key(user_id: UUID) -> str:
+        """``chat_sessions:{user}`` (F15)."""
+        return sessions_key(user_id)
+
+    @staticmethod
+    def _to_langchain_messages(records: Sequence[MessageInfo]) -> list[BaseMessage]:
+        """Human, AI or System message by type, with the stored id (F16)."""
+        return [_MESSAGE_CLASSES[record.type](content=record.content, id=record.id) for record in records]
+
+    @staticmethod
+    def _normalize_message_records(records: Sequence[MessageInfo]) -> list[MessageInfo]:
+        """The records with their traces normalized, whatever version wrote them (F17)."""
+        return [record.model_copy(update={"rag_trace": normalize_rag_trace(record.rag_trace)}) for record in records]
+
+    # --- a turn ---
+
+    async def find_turn(self, user_id: UUID, session_id: str, key: str, request_hash: str) -> ClaimedTurn | None:
+        """The turn that was claimed with ``key``, to attach to.
+
+        Raises :class:`IdempotencyConflict` when the key belongs to another request.
+        """
+        async with transaction(self._engine) as connection:
+            return await _by_key(connection, user_id, session_id, key, request_hash)
+
+    async def append_turn(self, claim: TurnClaim) -> ClaimedTurn:
+        """Accept a turn: session, run, human message and pending answer in one transaction. Losing writes nothing.
+
+        Raises :class:`RunActive` (with ``run_id``), :class:`IdempotencyConflict`, :class:`TooManyRuns`.
+        """
+        async with transaction(self._engine) as connection:
+            if not await repository.lock_user(connection, claim.user_id):
+                raise Unauthorized
+            if claim.client_message_id is not None:
+                found = await _by_key(
+                    connection, claim.user_id, claim.session_id, claim.client_message_id, claim.request_hash
+                )
+                if found is not None:
+                    return found
+            session = await repository.touch_session(connection, claim.user_id, claim.session_id)
+            await _refuse_when_busy(connection, session.id, claim)
+            turn = await _write_turn(connection, session, claim)
+            changed = await repository.messages(connection, session.id, limit=2)
+        await self._write_through(claim.user_id, claim.session_id, session, changed)
+        return turn
+
+    async def finish_turn(
+        self, ref: RunRef, end: TurnEnd, tail: EventBatch | None, last_seq: int, *, worker_id: str | None
+    ) -> bool:
+        """End a turn: answer, session and run in one transaction, with the events that were not stored yet.
+
+        False, with nothing written, when the run is no longer running or not this worker's (``worker_id=None``: the
+        reaper, which needs an expired lease).
+        """
+        async with transaction(self._engine) as connection:
+            if not await repository.lock_user(connection, ref.user_id):
+                return False
+            if not await run_repository.finish(connection, ref.run_id, end, last_seq, worker_id=worker_id):
+                return False
+            session = await repository.touch_session(connection, ref.user_id, ref.session_id)
+            await repository.finish_message(connection, ref.message_id, end)
+            if tail is not None:
+                await run_repository.append_events(connection, tail)
+            changed = await repository.messages_by_id(connection, [ref.message_id])
+        await self._write_through(ref.user_id, ref.session_id, session, changed)
+        return True
+
+    async def recent_turns(self, ref: RunRef, limit: int) -> list[MessageInfo]:
+        """The last ``limit`` messages before the turn's own, ascending, from PostgreSQL: what a prompt is built of."""
+        async with transaction(self._engine) as connection:
+            found = await repository.messages(connection, ref.session_row_id, limit=limit + 2)
+        own = {str(ref.human_message_id), str(ref.message_id)}
+        return [item.info for item in found if item.info.id not in own][-limit:] if limit else []
+
+    # --- the whole history (F18-F20) ---
+
+    async def save(
+        self,
+        user_id: UUID,
+        session_id: str,
+        messages: Sequence[BaseMessage],
+        metadata: dict[str, Any] | None = None,
+        extra_message_data: Sequence[dict[str, Any] | None] | None = None,
+    ) -> None:
+        """Make the stored history equal ``messages`` (F18), writing only the difference.
+
+        A message is unchanged when position, type and content agree; it keeps id, time and trace unless
+        ``extra_message_data`` at its index brings a new ``rag_trace``. ``metadata`` is merged.
+        """
+        wanted = [_record(message, index, extra_message_data) for index, message in enumerate(messages)]
+        async with transaction(self._engine) as connection:
+            if not await repository.lock_user(connection, user_id):
+                raise Unauthorized
+            session = await repository.touch_session(connection, user_id, session_id)
+            stored = await repository.messages(connection, session.id, limit=None)
+            same = _common_prefix(stored, wanted)
+            for item, record in zip(stored[:same], wanted[:same], strict=True):
+                if record["rag_trace"] is not None and record["rag_trace"] != item.info.rag_trace:
+                    await repository.set_trace(connection, UUID(item.info.id), record["rag_trace"])
+            first = stored[same - 1].seq + 1 if same else 1
+            rows = [{**record, "seq": first + offset} for offset, record in enumerate(wanted[same:])]
+            if rows or same < len(stored):
+                await repository.replace_tail(connection, session.id, first, rows)
+            meta = await repository.session_meta(connection, user_id, session_id)
+            await repository.update_session(
+                connection,
+                session.id,
+                message_count=len(wanted),
+                last_seq=first + len(rows) - 1,
+                meta=meta | clean_json(metadata or {}),
+            )
+            page = await repository.messages(connection, session.id, limit=PAGE)
+        await self._cache.put_messages(user_id, session_id, session.version, page)
+        await self._cache.drop_list(user_id)
+
+    async def load(self, user_id: UUID, session_id: str) -> list[BaseMessage]:
+        """The whole history as LangChain messages (F19); a pending answer is not part of it."""
+        records = await self.get_session_messages(user_id, session_id)
+        return self._to_langchain_messages([record for record in records if record.status != "pending"])
+
+    async def load_with_meta(self, user_id: UUID, session_id: str) -> tuple[list[BaseMessage], dict[str, Any]]:
+        """History and metadata of a session (F20); both empty when it was not used yet."""
+        messages = await self.load(user_id, session_id)
+        async with transaction(self._engine) as connection:
+            return messages, await repository.session_meta(connection, user_id, session_id)
+
+    # --- reading (F21-F23) ---
+
+    async def list_sessions(self, user_id: UUID) -> list[str]:
+        """The ids of all sessions of the user, newest first (F21)."""
+        return [info.session_id for info in await self.list_session_infos(user_id)]
+
+    async def list_session_infos(self, user_id: UUID) -> list[SessionInfo]:
+        """All sessions of the user, newest first (F22). A page at a time: :meth:`session_page`."""
+        infos, below = await self.session_page(user_id)
+        while below is not None:
+            more, below = await self.session_page(user_id, limit=200, below=below)
+            infos += more
+        return infos
+
+    async def session_page(
+        self, user_id: UUID, *, limit: int = LIST_PAGE, below: SessionKey | None = None
+    ) -> tuple[list[SessionInfo], SessionKey | None]:
+        """A page of sessions below ``below``, newest first, and where the next one starts.
+
+        Two statements; one when the first default page is in the cache.
+        """
+        cacheable = below is None and limit == LIST_PAGE
+        async with transaction(self._engine) as connection:
+            version = await repository.list_version(connection, user_id)
+        if cacheable and (page := await self._cache.list_page(user_id, version)) is not None:
+            return page.sessions, decode_session_key(page.next_cursor)
+        async with transaction(self._engine) as connection:
+            infos, last = await repository.sessions(connection, user_id, limit, below)
+        if cacheable:
+            # The version was read first, so a list that changed in between is kept under a version that is past.
+            copy = SessionListResponse(sessions=infos, next_cursor=encode_session_key(last))
+            await self._cache.put_list_page(user_id, version, copy)
+        return infos, last
+
+    async def get_session_messages(self, user_id: UUID, session_id: str) -> list[MessageInfo]:
+        """The whole history of a session, ascending (F23); empty when it was not used yet. See :meth:`message_page`."""
+        page = await self.message_page(user_id, session_id, limit=PAGE)
+        records = [item.info for item in page.messages]
+        if page.more:
+            async with transaction(self._engine) as connection:
+                found = await repository.session_versions(connection, user_id, session_id)
+                stored = [] if found is None else await repository.messages(connection, found[0], limit=None)
+            records = [item.info for item in stored]
+        return self._normalize_message_records(records)
+
+    async def message_page(
+        self, user_id: UUID, session_id: str, *, limit: int = PAGE, before: int | None = None
+    ) -> MessagePage:
+        """The last ``limit`` messages below ``seq`` ``before``, ascending; empty when the session was not used yet."""
+        async with transaction(self._engine) as connection:
+            found = await repository.session_versions(connection, user_id, session_id)
+        if found is None:
+            return MessagePage(0, [])
+        row_id, version = found
+        cacheable = before is None and limit == PAGE
+        page = await self._cache.messages(user_id, session_id, version) if cacheable else None
+        if page is None:
+            async with transaction(self._engine) as connection:
+                page = await repository.messages(connection, row_id, limit=limit, before=before)
+            if cacheable:
+                await self._cache.put_messages(user_id, session_id, version, page)
+        return MessagePage(version, page, more=bool(page) and page[0].seq > 1)
+
+    async def message(self, user_id: UUID, message_id: UUID) -> MessageInfo | None:
+        """One message of the user, or ``None``."""
+        async with transaction(self._engine) as connection:
+            found = await repository.message(connection, user_id, message_id)
+        return None if found is None else found.info
+
+    async def run(self, user_id: UUID, run_id: UUID) -> RunRow | None:
+        """One run of the user, or ``None``."""
+        async with transaction(self._engine) as connection:
+            return await run_repository.get(connection, run_id, user_id)
+
+    # --- changing (F24) ---
+
+    async def rename(self, user_id: UUID, session_id: str, title: str) -> SessionInfo | None:
+        """Give a session a title of the user's; ``None`` when there is no such session."""
+        async with transaction(self._engine) as connection:
+            await repository.lock_user(connection, user_id)
+            info = await repository.set_title(connection, user_id, session_id, title)
+        await self._cache.drop_list(user_id)
+        return info
+
+    async def active_run(self, user_id: UUID, session_id: str) -> RunRow | None:
+        """The running run of a session, if there is one."""
+        async with transaction(self._engine) as connection:
+            found = await repository.session_versions(connection, user_id, session_id)
+            active = None if found is None else await run_repository.active(connection, found[0])
+        return None if active is None else active[0]
+
+    async def delete_session(self, user_id: UUID, session_id: str) -> bool:
+        """Delete a session with messages, runs and events (F24). False when there was none.
+
+        The copy in Redis is named in the outbox in the same transaction, so that it goes even if Redis is away now.
+        """
+        async with transaction(self._engine) as connection:
+            await repository.lock_user(connection, user_id)
+            version = await repository.delete_session(connection, user_id, session_id)
+            if version is None:
+                return False
+            outbox = await repository.add_purge(connection, _CACHE_OUTBOX, f"{user_id}:{version}:{session_id}")
+        await self._purge(outbox, user_id, session_id, version)
+        return True
+
+    async def sweep_deleted(self) -> None:
+        """Finish deletions whose copy could not be removed at once."""
+        async with transaction(self._engine) as connection:
+            waiting = await repository.purges(connection, _CACHE_OUTBOX, limit=100)
+        for outbox, target in waiting:
+            user_id, version, session_id = target.split(":", 2)
+            await self._purge(outbox, UUID(user_id), session_id, int(version))
+
+    async def _purge(self, outbox: UUID, user_id: UUID, session_id: str, version: int) -> None:
+        if await self._cache.bury(user_id, session_id, version):
+            async with transaction(self._engine) as connection:
+                await repository.drop_purge(connection, outbox)
+
+    async def _write_through(
+        self, user_id: UUID, session_id: str, session: SessionRow, changed: list[StoredMessage]
+    ) -> None:
+        await self._cache.write_through(user_id, session_id, session.previous_version, session.version, changed)
+        await self._cache.drop_list(user_id)
+
+
+async def _by_key(
+    connection: AsyncConnection, user_id: UUID, session_id: str, key: str, request_hash: str
+) -> ClaimedTurn | None:
+    found = await run_repository.by_key(connection, user_id, session_id, key)
+    if found is None:
+        return None
+    ref, stored_hash = found
+    if stored_hash != request_hash:
+        raise IdempotencyConflict(run_id=str(ref.run_id))
+    return ClaimedTurn(ref, created=False)
+
+
+async def _refuse_when_busy(connection: AsyncConnection, session_row_id: UUID, claim: TurnClaim) -> None:
+    busy = await run_repository.active(connection, session_row_id)
+    if busy is not None:
+        raise RunActive(run_id=str(busy[0].ref.run_id))
+    if await run_repository.count_active(connection, claim.user_id) >= claim.max_runs_per_user:
+        raise TooManyRuns(retry_after=2)
+
+
+async def _write_turn(connection: AsyncConnection, session: SessionRow, claim: TurnClaim) -> ClaimedTurn:
+    ref = RunRef(uuid7(), claim.user_id, session.id, claim.session_id, uuid7(), uuid7())
+    seq = session.last_seq + 1
+    await run_repository.create(connection, ref, claim)
+    await repository.append_turn_messages(connection, ref, claim.message, seq)
+    title = claim.title if session.title is None else None
+    titled: dict[str, Any] = {} if title is None else {"title": title, "title_source": "rule"}
+    await repository.update_session(
+        connection, session.id, last_seq=seq + 1, message_count=session.message_count + 2, **titled
+    )
+    return ClaimedTurn(ref, created=True, title=title)
+
+
+def _record(message: BaseMessage, index: int, extra: Sequence[dict[str, Any] | None] | None) -> dict[str, Any]:
+    data = (extra[index] if extra is not None and index < len(extra) else None) or {}
+    kind = message.type if message.type in _MESSAGE_CLASSES else "system"
+    return {
+        "type": kind,
+        "content": clean_text(str(message.text)),
+        "rag_trace": normalize_rag_trace(data.get("rag_trace")),
+    }
+
+
+def _common_prefix(stored: Sequence[StoredMessage], wanted: Sequence[dict[str, Any]]) -> int:
+    """How many leading messages agree in type and content."""
+    same = 0
+    for item, record in zip(stored, wanted, strict=False):
+        if (item.info.type, item.info.content) != (record["type"], record["content"]):
+            break
+        same += 1
+    return same
