@@ -4,7 +4,9 @@ import hmac
 from dataclasses import dataclass
 
 from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from backend.auth.config import AuthConfig
 from backend.auth.passwords import PasswordHasher
 from backend.auth.repository import Account, AccountRepository
 from backend.auth.tokens import TokenCodec
@@ -111,3 +113,13 @@ class AuthService:
 
 def _principal(account: Account) -> Principal:
     return Principal(id=account.id, username=account.username, role=account.role)
+
+
+def create_auth_service(engine: AsyncEngine, config: AuthConfig, secret: str) -> AuthService:
+    """The service over ``engine`` with tokens signed by ``secret`` (:func:`load_or_create_secret`)."""
+    return AuthService(
+        AccountRepository(engine),
+        PasswordHasher(),
+        TokenCodec(secret, expire_minutes=config.jwt_expire_minutes),
+        admin_invite_code=config.admin_invite_code,
+    )
