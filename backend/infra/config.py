@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 import httpx
-from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 
 class ModelConfig(BaseModel):
@@ -16,6 +16,8 @@ class ModelConfig(BaseModel):
     ``llm_fast_model`` (plans, rewrites, titles) falls back to ``llm_model``, ``llm_grade_model`` to the fast one.
     An empty value counts as absent. Times are in seconds.
     """
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # an error must not quote the key
 
     llm_base_url: str | None = None
     llm_api_key: SecretStr | None = None

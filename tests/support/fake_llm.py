@@ -78,6 +78,7 @@ class FakeLLM:
         self._scripts: defaultdict[str | None, deque[Reply]] = defaultdict(deque)
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
+        self._arrived = asyncio.Event()
 
     @property
     def base_url(self) -> str:
@@ -87,6 +88,13 @@ class FakeLLM:
     def chats(self) -> list[Request]:
         """The chat completion requests so far."""
         return [request for request in self.requests if request.path.endswith("/chat/completions")]
+
+    async def wait_for_chats(self, count: int, timeout: float = 30.0) -> None:
+        """Returns once ``count`` chat requests have come. Raises ``TimeoutError``."""
+        async with asyncio.timeout(timeout):
+            while len(self.chats) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
 
     def script(self, *responses: Reply, model: str | None = None) -> None:
         """Queues answers for the next chat requests, one each; with ``model`` only for requests to that model."""
@@ -108,6 +116,7 @@ class FakeLLM:
     def reply_to(self, request: Request) -> Reply:
         """What this request gets; records it."""
         self.requests.append(request)
+        self._arrived.set()
         if request.method == "GET" and request.path.endswith("/models"):
             return json_reply({"object": "list", "data": [{"id": "fake", "object": "model"}]})
         if self.strict and (problems := violations_of(request)):

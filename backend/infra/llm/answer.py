@@ -24,6 +24,7 @@ class Answer:
         self.visible = False
         self.finish_reason: str | None = None
         self._calls = ToolCallAssembler()
+        self._answered = False
         self._usage: UsageMetadata | None = None
         self._identity: dict[str, Any] = {}
 
@@ -39,14 +40,19 @@ class Answer:
         choice = cast("list[object]", choices)[0]
         if not isinstance(choice, dict):
             raise protocol_error()
+        self._answered = True
         return self._choice(cast("dict[str, Any]", choice))
 
     def end(self) -> ChatGenerationChunk:
-        """The last chunk: tool calls, finish reason and usage. Raises ``provider_protocol`` for a broken call.
+        """The last chunk: tool calls, finish reason and usage.
+
+        Raises ``provider_protocol`` for a broken call, and if there was no choice at all (not a model's answer).
 
         With ``length``, ``content_filter`` or an unknown reason tool calls are dropped: the message keeps its text
         and the reason, and no tool runs.
         """
+        if not self._answered:
+            raise protocol_error()
         reason = self.finish_reason
         calls = self._calls.chunks() if reason is None or reason in _CALLING else []
         if reason == "tool_calls" and not calls and not self.visible:
