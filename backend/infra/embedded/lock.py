@@ -55,7 +55,7 @@ class ServerLock:
 
     def join(self) -> None:
         """Count as a user. Only while deciding."""
-        fcntl.flock(self._users, fcntl.LOCK_SH)
+        _try_lock(self._users, fcntl.LOCK_SH)  # nobody holds it exclusively now
 
     def is_last(self) -> bool:
         """Whether no other user is left. Only while deciding, and before `leave`."""
@@ -115,6 +115,10 @@ def _try_lock(descriptor: int, kind: int) -> bool:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise EmbeddedServiceError(
+            f"file locks do not work here ({error.strerror}): set DATA_DIR to a directory on a local disk"
+        ) from error
     return True
 
 

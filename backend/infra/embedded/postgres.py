@@ -26,7 +26,9 @@ from backend.infra.embedded.process import (
     POLL_SECONDS,
     SERVER_ENVIRONMENT,
     ServerProcess,
+    end_found,
     end_processes,
+    find_orphans,
     find_processes,
     last_log_line,
     log_size,
@@ -44,6 +46,7 @@ _SETTLE_SECONDS = 3.0  # a server has its pid file and its socket long before
 _RETRY_SECONDS = 0.2
 # Fast shutdown, which ends sessions and writes a checkpoint, then immediate shutdown, which recovers at the next start.
 _STOP = ((signal.SIGINT, 30.0), (signal.SIGQUIT, 15.0))
+_END_ORPHANS = ((signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 _SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -207,8 +210,10 @@ class _Postgres:
     def _clear_stale(self) -> None:
         """Remove what a dead server left and the next would stumble over. No server lives on these data.
 
-        A pid file that is whole and names nobody stays: PostgreSQL reads it to find orphans of the dead server.
+        Sessions of a killed server may go on with a long query and hold its memory; they are ended. A pid file that is
+        whole and names nobody stays: PostgreSQL reads it to find such orphans where we cannot.
         """
+        end_found(lambda: find_orphans(self.data, self._uid), _END_ORPHANS)
         pid = self._pid_in_file()
         if pid is None or _is_alive(pid):
             (self.data / "postmaster.pid").unlink(missing_ok=True)

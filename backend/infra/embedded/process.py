@@ -16,7 +16,9 @@ from backend.infra.embedded.account import Account
 LOG_LIMIT_BYTES = 4 * 1024 * 1024
 POLL_SECONDS = 0.02
 _TAIL_BYTES = 16 * 1024
+_PS_SECONDS = 30.0
 _PROC = Path("/proc")
+_PROC_WORKS = (_PROC / "self" / "cmdline").exists()  # Linux; elsewhere `ps` tells
 # Environment of a server: nothing of the caller's, where PGPORT or a locale would change what the server does.
 SERVER_ENVIRONMENT = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": "C"}
 
@@ -57,23 +59,37 @@ def reap() -> None:
 
 
 def find_processes(arguments: str, uid: int) -> list[int]:
-    """The living processes of user `uid` whose command line contains the words `arguments`, oldest number first.
+    """The living processes of user `uid` whose command line contains the words `arguments`, lowest number first.
 
     A zombie has no command line and is not found.
     """
-    table = _linux_processes(uid) if (_PROC / "self" / "cmdline").exists() else _posix_processes(uid)
-    return sorted(pid for pid, command in table if f" {arguments} " in f" {command} ")
+    table = _linux_processes if _PROC_WORKS else _posix_processes
+    return sorted(pid for pid in table(arguments) if _user_of(pid) == uid)
+
+
+def find_orphans(directory: Path, uid: int) -> list[int]:
+    """The living processes of user `uid` that work in `directory` as `postgres: …`: sessions of a killed server.
+
+    Only Linux tells; elsewhere they are left to notice by themselves.
+    """
+    candidates = _linux_processes("postgres:") if _PROC_WORKS else []
+    return [pid for pid in candidates if _works_in(pid, directory) and _user_of(pid) == uid]
 
 
 def end_processes(arguments: str, uid: int, steps: Sequence[tuple[signal.Signals, float]]) -> bool:
     """Send each signal of `steps` in turn and give it its seconds. True when no such process is left."""
+    return end_found(lambda: find_processes(arguments, uid)[:1], steps)
+
+
+def end_found(find: Callable[[], list[int]], steps: Sequence[tuple[signal.Signals, float]]) -> bool:
+    """Send each signal of `steps` to what `find` finds and give it its seconds. True when it finds nothing more."""
     for number, seconds in steps:
-        for pid in find_processes(arguments, uid)[:1]:
+        for pid in find():
             _signal(pid, number)
-        if wait_until(lambda: not find_processes(arguments, uid), seconds):
+        if wait_until(lambda: not find(), seconds):
             break
     reap()
-    return not find_processes(arguments, uid)
+    return not find()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
@@ -108,26 +124,46 @@ def last_log_line(log: Path, since: int) -> str:
     return (telling or lines or ["nothing in its log"])[-1]
 
 
-def _linux_processes(uid: int) -> list[tuple[int, str]]:
-    found: list[tuple[int, str]] = []
+def _linux_processes(arguments: str) -> list[int]:
+    found: list[int] = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            if entry.stat().st_uid == uid:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                found.append((int(entry.name), " ".join(os.fsdecode(word) for word in words)))
+            words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:  # gone meanwhile
             continue
+        if f" {arguments} " in f" {' '.join(os.fsdecode(word) for word in words)} ":
+            found.append(int(entry.name))
     return found
 
 
-def _posix_processes(uid: int) -> list[tuple[int, str]]:
-    listing = subprocess.run(
-        ["ps", "-axww", "-o", "uid=,pid=,command="], capture_output=True, check=True, timeout=30
-    ).stdout.decode(errors="surrogateescape")
-    rows = [line.split(None, 2) for line in listing.splitlines()]
-    return [(int(row[1]), row[2]) for row in rows if len(row) == 3 and int(row[0]) == uid]
+def _posix_processes(arguments: str) -> list[int]:
+    rows = (line.strip().partition(" ") for line in _ps("-axww", "-o", "pid=,command=").splitlines())
+    return [int(pid) for pid, _, command in rows if f" {arguments} " in f" {command} "]
+
+
+def _user_of(pid: int) -> int | None:
+    """The effective user of a process. Not the owner of its `/proc` entry, which may be root for other reasons."""
+    try:
+        if not _PROC_WORKS:
+            return int(_ps("-o", "uid=", "-p", str(pid)))
+        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+        return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
+    except (OSError, ValueError, StopIteration):  # gone meanwhile
+        return None
+
+
+def _works_in(pid: int, directory: Path) -> bool:
+    try:
+        return (_PROC / str(pid) / "cwd").readlink() == directory
+    except OSError:
+        return False
+
+
+def _ps(*options: str) -> str:
+    listed = subprocess.run(["ps", *options], capture_output=True, check=False, timeout=_PS_SECONDS)
+    return listed.stdout.decode(errors="surrogateescape")
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from backend.infra.embedded import EmbeddedServiceError, embedded_postgres
@@ -89,6 +90,21 @@ def test_a_killed_server_is_replaced_by_the_next_start_and_its_users_find_it(dat
     assert answers(first.url)
     first.leave()
     assert processes_of(data_dir) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions of a dead server are found in /proc")
+def test_a_session_that_outlives_a_killed_server_is_no_obstacle(data_dir: Path, holders: Holders) -> None:
+    make_note(data_dir)
+    owner = holders.start("postgres", data_dir)
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(query, owner.url, "select count(*) from generate_series(1, 100000000000)")
+        active = "select count(*) from pg_stat_activity where query like '%generate_series%'"
+        assert wait_until(lambda: query(owner.url, active) == 2, DEADLINE)
+        kill_server(data_dir / "postgres")
+        assert read_note(data_dir) == "kept"
+        with pytest.raises((asyncpg.PostgresConnectionError, OSError)):
+            busy.result(DEADLINE)
+    owner.leave()
 
 
 def test_it_starts_again_after_owner_and_server_were_killed(data_dir: Path, holders: Holders) -> None:
@@ -284,7 +300,8 @@ def test_root_leaves_closed_directories_closed_and_keeps_copies_outside(place: P
     install = closed / wheel.parent.name / wheel.name
     shutil.copytree(wheel, install)
     libraries = f"{wheel.parent.name}.libs"
-    shutil.copytree(wheel.parent.parent / libraries, closed / libraries)
+    if (wheel.parent.parent / libraries).is_dir():
+        shutil.copytree(wheel.parent.parent / libraries, closed / libraries)
     public_root = place / "public"
     for expected in ("created", "kept"):
         with embedded_postgres(closed / "data", install=install, public_root=public_root) as url:
