@@ -19,6 +19,8 @@ _PASSAGE_WEIGHT = 0.15
 _LENGTH_WEIGHT = 0.25
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 _KANA = re.compile("[\u3041-\u30ff]")
+_FUNCTION_HAN = frozenset("是在有和与及或对从到被把给让向由于为以之其这那哪谁几何如怎什么多少的了吗呢吧啊个些一不请问")
+"""Characters of Chinese question words and particles: a sentence that shares only these shares nothing."""
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 
 
@@ -55,6 +57,7 @@ class ScoredSentence:
 def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list[ScoredSentence]:
     """At most ``MAX_QUOTES`` sentences, best first; empty when none shares a content term with ``question``."""
     wanted = set(query_terms(question))
+    content = _content_terms(wanted)
     pool = [
         (place, passage, sentence, Counter(terms(sentence)))
         for place, passage in enumerate(passages)
@@ -64,13 +67,19 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
     average = sum(counts.total() for *_, counts in pool) / max(1, len(pool))
     scored: list[ScoredSentence] = []
     for place, passage, sentence, counts in pool:
-        matched = sum(weights[term] for term in wanted if term in counts)
-        if matched <= 0:
+        if content.isdisjoint(counts):
             continue
+        matched = sum(weights[term] for term in wanted if term in counts)
         length = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * max(1.0, counts.total() / max(1.0, average))
         score = matched / length * (1 + _PASSAGE_WEIGHT / (1 + place))
         scored.append(ScoredSentence(sentence, int(passage["index"]), score))
     return _select(scored)
+
+
+def _content_terms(wanted: set[str]) -> set[str]:
+    """The terms that name something. Single Han characters do so only in a question that has nothing longer."""
+    telling = {term for term in wanted if not _FUNCTION_HAN.issuperset(term)}
+    return {term for term in telling if len(term) > 1 or not _HAN.match(term)} or telling
 
 
 def _weights(wanted: set[str], pool: Sequence[Counter[str]]) -> dict[str, float]:

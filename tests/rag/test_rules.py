@@ -1,0 +1,78 @@
+import pytest
+
+from backend.catalogue import say
+from backend.rag.rules import MAX_QUOTE_CHARS, answer_from_passages, best_sentences, question_language
+
+PASSAGES = [
+    {"index": 1, "text": "Bananas are yellow. They grow in bunches."},
+    {"index": 2, "text": "The pump is blue. The warranty of the pump lasts 24 months. Call the service line first."},
+    {"index": 3, "text": "水泵的保修期为二十四个月。水泵是蓝色的。"},
+]
+
+
+def test_the_matching_sentence_is_quoted_with_its_number():
+    assert answer_from_passages("How long does the warranty last?", PASSAGES) == (
+        "The documents say:\n\n“The warranty of the pump lasts 24 months.” [2]"
+    )
+
+
+def test_chinese_questions_get_a_chinese_lead_in():
+    answer = answer_from_passages("保修期有多长？", PASSAGES)
+    assert answer == "文档中的相关内容：\n\n“水泵的保修期为二十四个月。” [3]"
+
+
+@pytest.mark.parametrize(
+    ("question", "language"),
+    [("Why?", "en"), ("为什么？", "zh"), ("ポンプは何色ですか", "en"), ("GPU 温度", "zh"), ("", "en")],
+)
+def test_question_language(question, language):
+    assert question_language(question) == language
+
+
+@pytest.mark.parametrize("question", ["Who wrote Hamlet?", "What is the?", "", "🙂", "{0.__class__} %s ${x}"])
+def test_it_says_so_when_no_sentence_shares_a_content_term(question):
+    assert answer_from_passages(question, PASSAGES) == say("extractive_nothing_found", "en")
+
+
+def test_chinese_question_words_are_no_content():
+    assert answer_from_passages("这是什么？", PASSAGES) == say("extractive_nothing_found", "zh")
+
+
+def test_nothing_retrieved_and_nothing_looked_up_are_told_apart():
+    assert answer_from_passages("hello", []) == say("extractive_nothing_found", "en")
+    assert answer_from_passages("你好", None) == say("extractive_documents_only", "zh")
+
+
+def test_j16_text_of_a_document_is_never_a_template():
+    text = "The magic value is {0.__class__} {{7*7}} %s ${HOME}."
+    assert answer_from_passages("magic value", [{"index": 1, "text": text}]).endswith(f"“{text}” [1]")
+
+
+def test_a_bracketed_number_of_the_source_does_not_pass_for_a_citation():
+    answer = answer_from_passages(
+        "radium discovery", [{"index": 1, "text": "The discovery of radium[2] was in 1898 [ 12 ]."}]
+    )
+    assert answer.endswith("“The discovery of radium(2) was in 1898 (12).” [1]")
+
+
+def test_lines_are_joined_and_long_sentences_cut():
+    wrapped = answer_from_passages("pump colour", [{"index": 1, "text": "The pump has\n  a blue\tcolour."}])
+    assert wrapped.endswith("“The pump has a blue colour.” [1]")
+    long = answer_from_passages("pump", [{"index": 1, "text": "pump " * 1000}])
+    quote = long.split("“")[1].split("”")[0]
+    assert len(quote) <= MAX_QUOTE_CHARS
+    assert quote.endswith("…")
+
+
+def test_at_most_three_sentences_best_first_each_once():
+    text = "Pump manual. Pump pressure. Pump pressure limit. Pump pressure limit value. Pump pressure limit value."
+    best = best_sentences("pump pressure limit value", [{"index": 1, "text": text}])
+    assert best[0].text == "Pump pressure limit value."
+    assert len(best) <= 3
+    assert len({sentence.text for sentence in best}) == len(best)
+    assert [sentence.score for sentence in best] == sorted((sentence.score for sentence in best), reverse=True)
+
+
+def test_equal_sentences_are_quoted_from_the_better_passage():
+    passages = [{"index": n, "text": "The valve opens at 3 bar."} for n in (1, 2)]
+    assert [sentence.index for sentence in best_sentences("When does the valve open?", passages)] == [1]
