@@ -25,7 +25,7 @@ _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u096
 
 _RUNS = re.compile(
     rf"(?P<cjk>[{_HAN}{_KANA}]+)|(?P<hangul>[{_HANGUL}]+)|(?P<dense>[{_NO_SPACES}]+)"
-    r"|(?P<compound>[a-z0-9]+(?:[._:/@+-][a-z0-9]+|_+[a-z0-9]+)+)"
+    r"|(?P<compound>[a-z0-9]++(?:(?:[.:/@+-]|_++)[a-z0-9]++)++)"
     rf"|(?P<word>(?:[^\W_{_HAN}{_KANA}{_HANGUL}{_NO_SPACES}]|[{_MARKS}])+"
     rf"(?:'(?:[^\W_{_HAN}{_KANA}{_HANGUL}{_NO_SPACES}]|[{_MARKS}])+)*)"
 )
@@ -155,10 +155,10 @@ _NUMBER_NAMES = frozenset(
 )
 """Abbreviations only before a number; elsewhere "no." ends a sentence."""
 _BREAK = re.compile(
-    r"(?P<cjk>[。！？｡]+[」』”’）》】\"')]*)"
-    r"|(?P<latin>[.!?…]+[\"'”’)\]]*)(?=\s)"
-    r"|(?P<blank>\n[ \t\r\f\v]*\n\s*)"
-    r"|(?P<line>\n(?=[ \t]*(?:[-*•·#|>]|\d{1,3}[.)]\s)))"
+    r"(?P<cjk>[。！？｡]++[」』”’）》】\"')]*+)"
+    r"|(?P<latin>(?<![.!?…])[.!?…]++[\"'”’)\]]*+)(?=\s)"
+    r"|(?P<blank>\n[ \t\r\f\v]*+\n\s*+)"
+    r"|(?P<line>\n(?=[ \t]*+(?:[-*•·#|>]|\d{1,3}[.)]\s)))"
 )
 _WORD_BEFORE = re.compile(r"[\w.]+$")
 _BLOCK_LINE = re.compile(r"[ \t]*[#|]")

@@ -1,0 +1,1 @@
+"""Documents: read, cut into chunks, indexed, recalled, removed."""

@@ -1,0 +1,211 @@
+"""Pages to chunks of three levels: L1 large, L2 middle, L3 leaf.
+
+Structure comes first: a leaf holds whole sentences of one section of one page, an L2 chunk whole leaves, an L1 chunk
+whole L2 chunks. Nothing overlaps: retrieval finds leaves and reads their parents, so a leaf needs no margin.
+Texts are cut out of the page as they stand. The same pages give the same chunks.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid5
+
+from backend.infra.analyze import sentence_spans
+from backend.knowledge.parse import Page
+
+LEAF_TOKENS, LEAF_MAX_TOKENS, LEAF_MIN_TOKENS = 128, 160, 48
+"""A leaf is closed at the sentence that reaches the first, never grows over the second, and goes on over the end of
+its paragraph or section while it is smaller than the last."""
+MIDDLE_TOKENS, LARGE_TOKENS = 400, 1_200
+
+_HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
+_FENCE = re.compile(r"[ \t]*(```|~~~)")
+_MAX_HEADING_CHARS = 300
+_MAX_SENTENCE_CHARS = 4_000
+"""A longer sentence is cut without counting it first."""
+_CLOSING_HASHES = re.compile(r"[ \t]+#+[ \t]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class NewChunk:
+    """A chunk as it will be stored; ``ordinal`` counts within its level, ``heading`` is the path of headings."""
+
+    id: UUID
+    level: int
+    parent_id: UUID | None
+    root_id: UUID | None
+    ordinal: int
+    page_number: int | None
+    heading: str | None
+    text: str
+
+    @property
+    def indexed_text(self) -> str:
+        """What is embedded and analysed: the text below its headings."""
+        return f"{self.heading}\n{self.text}" if self.heading and self.heading not in self.text else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    page: int
+    start: int
+    end: int
+    tokens: int
+    heading: str | None
+    is_heading: bool
+    new_paragraph: bool
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Sentences that stand together; of all levels."""
+
+    sentences: list[_Sentence]
+    tokens: int = 0
+    children: list["_Piece"] = field(default_factory=list["_Piece"])
+
+    @property
+    def heading(self) -> str | None:
+        return next((sentence.heading for sentence in self.sentences if not sentence.is_heading), None) or (
+            self.sentences[-1].heading
+        )
+
+
+def chunk_pages(pages: Sequence[Page], version_id: UUID, count_tokens: Callable[[str], int]) -> list[NewChunk]:
+    """The chunks of a document, L1 before its L2 before their leaves. Ids are made from ``version_id`` and position.
+
+    Counts every sentence once; of a long document that takes seconds, so run it in a thread.
+    """
+    leaves = list(_leaves(_sentences(pages, count_tokens)))
+    middles = list(_groups(leaves, MIDDLE_TOKENS))
+    large = list(_groups(middles, LARGE_TOKENS))
+    return list(_number(large, pages, version_id))
+
+
+def _sections(text: str) -> Iterator[tuple[int, int, re.Match[str] | None]]:
+    """Start and end of each part of a page, with the heading line that opens it; ``#`` in a code fence opens none."""
+    start, position, opened, fenced = 0, 0, None, False
+    for line in text.splitlines(keepends=True):
+        if _FENCE.match(line):
+            fenced = not fenced
+        elif not fenced and (heading := _HEADING.match(line)):
+            yield start, position, opened
+            start, opened = position, heading
+        position += len(line)
+    yield start, position, opened
+
+
+def _sentences(pages: Sequence[Page], count_tokens: Callable[[str], int]) -> Iterator[_Sentence]:
+    path: list[tuple[int, str]] = []
+    for index, page in enumerate(pages):
+        for start, end, opened in _sections(page.text):
+            if opened is not None:
+                depth, title = len(opened[1]), _CLOSING_HASHES.sub("", opened[2][:_MAX_HEADING_CHARS]).strip()
+                path = [item for item in path if item[0] < depth] + [(depth, title)]
+            heading = " > ".join(title for _, title in path)[:_MAX_HEADING_CHARS] or None
+            yield from _section_sentences(index, page.text, (start, end), heading, opened is not None, count_tokens)
+
+
+def _section_sentences(
+    page: int,
+    text: str,
+    span: tuple[int, int],
+    heading: str | None,
+    opened: bool,
+    count_tokens: Callable[[str], int],
+) -> Iterator[_Sentence]:
+    previous = span[0]
+    for position, (start, end) in enumerate(sentence_spans(text[span[0] : span[1]])):
+        start, end = start + span[0], end + span[0]
+        new_paragraph = "\n\n" in text[previous:start]
+        for left, right, tokens in _fit(text, start, end, count_tokens):
+            yield _Sentence(page, left, right, tokens, heading, opened and position == 0, new_paragraph)
+            new_paragraph = False
+        previous = end
+
+
+def _fit(text: str, start: int, end: int, count_tokens: Callable[[str], int]) -> Iterator[tuple[int, int, int]]:
+    """The sentence, or the parts of one that is too long for a leaf, cut at white space where there is some."""
+    tokens = count_tokens(text[start:end]) if end - start <= _MAX_SENTENCE_CHARS else LEAF_MAX_TOKENS + 1
+    if tokens <= LEAF_MAX_TOKENS or end - start <= 1:
+        yield start, end, tokens
+        return
+    middle = (start + end) // 2
+    cut = max(text.rfind(" ", start + 1, middle), text.rfind("\n", start + 1, middle))
+    cut = cut if cut > start + (middle - start) // 2 else middle
+    yield from _fit(text, start, cut, count_tokens)
+    left = cut + (len(text[cut:end]) - len(text[cut:end].lstrip()))
+    if left < end:
+        yield from _fit(text, left, end, count_tokens)
+
+
+def _leaves(sentences: Iterator[_Sentence]) -> Iterator[_Piece]:
+    piece: _Piece | None = None
+    for sentence in sentences:
+        if piece is not None and _closes(piece, sentence):
+            yield piece
+            piece = None
+        if piece is None:
+            piece = _Piece([])
+        piece.sentences.append(sentence)
+        piece.tokens += sentence.tokens
+    if piece is not None:
+        yield piece
+
+
+def _closes(piece: _Piece, sentence: _Sentence) -> bool:
+    """Whether the leaf ends before ``sentence``."""
+    last = piece.sentences[-1]
+    if last.page != sentence.page or piece.tokens + sentence.tokens > LEAF_MAX_TOKENS:
+        return True
+    if last.is_heading:  # a heading stays with what it names
+        return False
+    if piece.tokens >= LEAF_TOKENS:
+        return True
+    new_section = last.heading != sentence.heading or sentence.is_heading
+    return (new_section or sentence.new_paragraph) and piece.tokens >= LEAF_MIN_TOKENS
+
+
+def _groups(pieces: Sequence[_Piece], limit: int) -> Iterator[_Piece]:
+    """Neighbours together up to ``limit`` tokens; from half of it on a new section begins a new group."""
+    group: _Piece | None = None
+    for piece in pieces:
+        if group is not None:
+            new_section = group.sentences[-1].heading != piece.sentences[0].heading
+            if group.tokens + piece.tokens > limit or (new_section and group.tokens >= limit // 2):
+                yield group
+                group = None
+        if group is None:
+            group = _Piece([])
+        group.children.append(piece)
+        group.sentences.extend(piece.sentences)
+        group.tokens += piece.tokens
+    if group is not None:
+        yield group
+
+
+def _text(piece: _Piece, pages: Sequence[Page]) -> str:
+    """The text of a piece as it stands on its pages, pages apart by a blank line."""
+    parts: list[str] = []
+    first = piece.sentences[0]
+    for sentence, following in zip(piece.sentences, [*piece.sentences[1:], None], strict=True):
+        if following is None or following.page != sentence.page:
+            parts.append(pages[sentence.page].text[first.start : sentence.end])
+            first = following or first
+    return "\n\n".join(parts)
+
+
+def _number(large: Sequence[_Piece], pages: Sequence[Page], version_id: UUID) -> Iterator[NewChunk]:
+    ordinals = [0, 0, 0]
+
+    def make(piece: _Piece, level: int, parent: UUID | None, root: UUID | None) -> Iterator[NewChunk]:
+        ordinal = ordinals[level - 1]
+        ordinals[level - 1] += 1
+        chunk_id = uuid5(version_id, f"{level}:{ordinal}")
+        page_number = pages[piece.sentences[0].page].number
+        yield NewChunk(chunk_id, level, parent, root, ordinal, page_number, piece.heading, _text(piece, pages))
+        for child in piece.children:
+            yield from make(child, level + 1, chunk_id, root or chunk_id)
+
+    for piece in large:
+        yield from make(piece, 1, None, None)

@@ -1,0 +1,1 @@
+"""The chunk index: a projection of the leaves that Postgres holds."""

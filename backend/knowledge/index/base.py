@@ -1,0 +1,87 @@
+"""The port of a chunk index: words and vectors in, ranked chunk ids out.
+
+Words come analysed (``infra/analyze.py``), so an adapter splits them at spaces and does nothing else to them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+from uuid import UUID
+
+Arm = Literal["dense", "sparse"]
+Mode = Literal["hybrid", "dense", "sparse"]
+
+RRF_K = 60
+ARM_DEPTH = 50
+"""How many rows each arm is asked for at least: a chunk that both arms find far down still rises by fusion."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """One leaf. ``vector`` has unit length; ``words`` is what :func:`~backend.infra.analyze.analyze` made."""
+
+    chunk_id: UUID
+    version_id: UUID
+    owner_id: UUID
+    shared: bool
+    words: str
+    vector: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHit:
+    """``score`` is the reciprocal rank sum, ``rank`` counts from 1; ``arms`` has the rank in each arm that found it."""
+
+    chunk_id: UUID
+    score: float
+    rank: int
+    arms: Mapping[Arm, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHits:
+    """Best first. ``mode`` says which arms were asked and answered."""
+
+    hits: list[IndexHit]
+    mode: Mode
+
+
+class ChunkIndex(Protocol):
+    """Every method ends within a deadline. Raises :class:`StorageUnavailable` when the index cannot do its part."""
+
+    async def add(self, rows: Sequence[IndexRow]) -> None:
+        """Adds leaves; they are found from then on, by other processes too."""
+        ...
+
+    async def delete_version(self, version_id: UUID) -> None:
+        """Removes every leaf of a version; there may be none."""
+        ...
+
+    async def search(
+        self, query_vector: Sequence[float] | None, query_words: str, *, limit: int, user_id: UUID
+    ) -> IndexHits:
+        """At most ``limit`` leaves that are shared or ``user_id``'s own, by reciprocal rank fusion of both arms.
+
+        Without a vector, or when one arm fails, the other answers alone; so it does when ``query_words`` is empty.
+        """
+        ...
+
+    async def optimize(self) -> None:
+        """Folds what was added since into the indexes, if that is due; searching is right without it, only slower."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+def fuse(ranked: Mapping[Arm, Sequence[UUID]], limit: int) -> list[IndexHit]:
+    """Reciprocal rank fusion of the arms' lists (best first); equal scores are ordered by the better rank, then id."""
+    arms: dict[UUID, dict[Arm, int]] = {}
+    for arm, chunk_ids in ranked.items():
+        for rank, chunk_id in enumerate(chunk_ids, start=1):
+            arms.setdefault(chunk_id, {}).setdefault(arm, rank)
+    scored = [(sum(1 / (RRF_K + rank) for rank in ranks.values()), chunk_id) for chunk_id, ranks in arms.items()]
+    scored.sort(key=lambda item: (-item[0], min(arms[item[1]].values()), item[1]))
+    return [
+        IndexHit(chunk_id, score, rank, arms[chunk_id])
+        for rank, (score, chunk_id) in enumerate(scored[:limit], start=1)
+    ]

@@ -1,0 +1,156 @@
+"""A file to the text of its pages, read in a process of its own: a bad file hangs or crashes that, never the server."""
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from backend.errors import DocumentError, TooLarge, TypeMismatch
+from backend.knowledge.config import KnowledgeConfig
+from backend.text import clean_text
+
+FILE_TYPES = {"pdf": "pdf", "md": "text", "markdown": "text", "txt": "text"}
+"""Extension to what the worker reads it as."""
+
+_WORKER = Path(__file__).with_name("parse_worker.py")
+_ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONUTF8": "1", "MALLOC_ARENA_MAX": "2", "RAYON_NUM_THREADS": "2"}
+"""All that the worker gets: no keys to find there, and few threads, as each one reserves memory."""
+_LIMIT_SIGNALS = frozenset({signal.SIGABRT, signal.SIGKILL, signal.SIGXCPU})
+"""How a process ends that was refused memory or ran out of its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """``number`` counts from 1; ``None`` where the format has no pages."""
+
+    number: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDocument:
+    """The pages that hold text, in order; ``total_pages`` counts the blank ones too."""
+
+    pages: list[Page]
+    total_pages: int | None
+
+
+class _WorkerPage(BaseModel):
+    number: int | None
+    text: str
+
+
+class _Answer(BaseModel):
+    code: str | None = None
+    pages: list[_WorkerPage] = []
+    total_pages: int | None = None
+
+
+def file_type_of(filename: str) -> str:
+    """The lower-case extension of ``filename``. Raises :class:`TypeMismatch` when that type is not supported."""
+    extension = filename.rpartition(".")[2].lower() if "." in filename else ""
+    if extension not in FILE_TYPES:
+        raise TypeMismatch()
+    return extension
+
+
+async def parse_document(path: Path, file_type: str, config: KnowledgeConfig) -> ParsedDocument:
+    """The text of the file at ``path``, cleaned, with ``\\n`` as line end.
+
+    Raises :class:`DocumentError`, :class:`TypeMismatch` or :class:`TooLarge` (pages, output, memory or time).
+    """
+    request = {
+        "path": str(path),
+        "type": FILE_TYPES[file_type],
+        "max_pages": config.parse_max_pages,
+        "max_output_bytes": config.parse_max_inflated_bytes,
+        "memory_bytes": config.parse_memory_bytes,
+        "cpu_seconds": math.ceil(config.parse_timeout_seconds) + 1,
+    }
+    output = await _run(json.dumps(request).encode() + b"\n", config)
+    return await asyncio.to_thread(_read_answer, output)
+
+
+async def _run(request: bytes, config: KnowledgeConfig) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        str(_WORKER),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=_ENVIRONMENT,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(config.parse_timeout_seconds):
+            output = await _exchange(process, request, config.parse_max_inflated_bytes)
+            code = await process.wait()
+    except TimeoutError as error:
+        raise TooLarge() from error
+    finally:
+        await asyncio.shield(_end(process))
+    if code != 0:
+        raise _error_of_exit(code)
+    return output
+
+
+async def _exchange(process: asyncio.subprocess.Process, request: bytes, max_bytes: int) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request)  # stays open: its end tells the worker that nobody waits any more
+    parts: list[bytes] = []
+    size = 0
+    while part := await process.stdout.read(1024 * 1024):
+        size += len(part)
+        if size > max_bytes:
+            raise TooLarge()
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kills the worker with all it started, and takes its exit code so that no zombie stays."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _error_of_exit(code: int) -> TooLarge | DocumentError:
+    number = -code if code < 0 else code - 128
+    return TooLarge() if number in _LIMIT_SIGNALS else DocumentError("parse_failed")
+
+
+def _read_answer(output: bytes) -> ParsedDocument:
+    try:
+        answer = _Answer.model_validate_json(output)
+    except ValidationError as error:
+        raise DocumentError("parse_failed") from error
+    match answer.code:
+        case None:
+            pass
+        case "too_large":
+            raise TooLarge()
+        case "type_mismatch":
+            raise TypeMismatch()
+        case code:
+            raise DocumentError(code)
+    pages = [Page(page.number, _clean(page.text)) for page in answer.pages]
+    pages = [page for page in pages if page.text.strip()]
+    if not pages:
+        raise DocumentError("empty_document" if answer.total_pages is None else "no_extractable_text")
+    return ParsedDocument(pages, answer.total_pages)
+
+
+def _clean(text: str) -> str:
+    return clean_text(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")

