@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from backend.api.headers import add_headers
 from backend.catalogue import choose_language, say
 from backend.errors import AppError, ValidationFailed
 from backend.log import get_logger
@@ -51,7 +52,9 @@ def request_id_of(connection: HTTPConnection) -> str:
 
 
 def error_response(connection: HTTPConnection, error: AppError) -> Response:
-    """The answer for ``error``."""
+    """The answer for ``error``; what is the server's own fault is logged with its cause."""
+    if error.status >= 500:
+        _log.warning("request_failed", code=error.code, exc_info=error)
     return _render(connection, error.status, error.code, error.fields, _headers_of(error))
 
 
@@ -64,10 +67,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 async def _on_app_error(request: Request, error: Exception) -> Response:
-    error = cast(AppError, error)
-    if error.status >= 500:
-        _log.warning("request_failed", code=error.code, exc_info=error)
-    return error_response(request, error)
+    return error_response(request, cast(AppError, error))
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -86,9 +86,12 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:
-    # The request's log context is gone here (this handler is outside the middlewares), so the id is given.
+    # The request's log context is gone here (this handler is outside the middlewares), so the id is given,
+    # and so are their headers.
     _log.error("request_crashed", request_id=request_id_of(request), exc_info=error)
-    return _render(request, 500, "internal_error", {}, {"X-Request-Id": request_id_of(request)})
+    response = _render(request, 500, "internal_error", {}, {})
+    add_headers(response.headers, request_id_of(request), request.scope["path"])
+    return response
 
 
 def _headers_of(error: AppError) -> dict[str, str]:

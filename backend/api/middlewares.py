@@ -14,6 +14,7 @@ from uuid_utils import uuid7
 
 from backend.api.deps import authenticate
 from backend.api.errors import error_response
+from backend.api.headers import add_headers
 from backend.errors import AppError, TooLarge, Unauthorized, ValidationFailed
 from backend.log import bind_request
 
@@ -26,15 +27,6 @@ BODY_TIMEOUT_SECONDS = 30.0
 MAX_JSON_DEPTH = 64
 _QUERY_TOKENS = frozenset({"access_token", "token", "authorization", "jwt", "api_key"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-_SECURITY_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "cross-origin",
-    "Cache-Control": "no-store",
-}
-_CSP = "default-src 'none'; frame-ancestors 'none'"
-_PAGES = ("/docs", "/redoc")
 
 
 class RequestContextMiddleware:
@@ -53,7 +45,7 @@ class RequestContextMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _add_headers(MutableHeaders(scope=message), request_id, scope["path"])
+                add_headers(MutableHeaders(scope=message), request_id, scope["path"])
             await send(message)
 
         with bind_request(request_id):
@@ -212,11 +204,3 @@ def _counted(receive: Receive, limit: int) -> Receive:
         return message
 
     return counted
-
-
-def _add_headers(headers: MutableHeaders, request_id: str, path: str) -> None:
-    headers["X-Request-Id"] = request_id
-    for name, value in _SECURITY_HEADERS.items():
-        headers.setdefault(name, value)
-    if not path.startswith(_PAGES):  # the API's own documentation loads scripts
-        headers.setdefault("Content-Security-Policy", _CSP)

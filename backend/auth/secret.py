@@ -21,10 +21,11 @@ _PLACEHOLDER_WORDS = (
     "replace",
     "default",
     "citewire",
-    "jwt",
-    "your",
+    "your-",
+    "your_",
 )
-"""Every placeholder that a text of this project shows holds one of these; a random key does not."""
+"""Every placeholder that a text of this project shows holds one of these; in a random key they are
+unlikely beyond counting (so: no shorter words here)."""
 
 
 def load_or_create_secret(data_dir: Path, configured: SecretStr | None, embedded: bool) -> str:
