@@ -161,7 +161,7 @@ async def _answer(weather: Weather, place: str, language: Language, timeout_seco
             return await weather.now(place, language)
     except UnknownPlace:
         return say("weather_unknown_place", language, place=place)
-    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError):
+    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError, OverflowError):
         return say("weather_unavailable", language)
 
 
