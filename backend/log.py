@@ -8,8 +8,8 @@ import logging
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any
+from contextlib import AbstractContextManager, suppress
+from typing import Any, TextIO
 
 import orjson
 import structlog
@@ -17,6 +17,7 @@ from structlog.contextvars import bound_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 REDACTED = "[redacted]"
+MAX_CHARS = 20_000
 _SECRET_KEY = re.compile(
     r"authorization|cookie|passw|passphrase|secret|credential|api[-_]?key|(access|admin|invite)[-_]?code|dsn"
     r"|(^|[-_.])token$|^token([-_]|$)|[a-z]token$",
@@ -24,14 +25,17 @@ _SECRET_KEY = re.compile(
 )
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # user:password@ of any URL
-    (re.compile(r"(?P<keep>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+(?=@)", re.IGNORECASE), rf"\g<keep>:{REDACTED}"),
+    (
+        re.compile(r"(?P<keep>[a-z][a-z0-9+.-]{0,30}://[^\s:/@]{0,200}):[^\s/@]{1,500}(?=@)", re.IGNORECASE),
+        rf"\g<keep>:{REDACTED}",
+    ),
     (re.compile(r"\b(?P<keep>bearer|basic)\s+[^\s\"',;]{6,}", re.IGNORECASE), rf"\g<keep> {REDACTED}"),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(\.[A-Za-z0-9_-]*)?"), REDACTED),
     (re.compile(r"\b(sk|pk|rk)-[A-Za-z0-9_-]{8,}"), REDACTED),
     # password=..., "api_key": "...", 'token': '...', as in DSNs, query strings, bodies and reprs
     (
         re.compile(
-            r"(?P<keep>\b[\w-]*(?:passw(?:or)?d|api[-_]?key|secret(?:[-_]key)?|(?:access|refresh|auth)[-_]?token|token"
+            r"(?P<keep>\b[\w-]{0,40}?(?:passw(?:or)?d|api[-_]?key|secret(?:[-_]key)?|(?:access|refresh|auth)[-_]?token|token"
             r"|admin_code|authorization)[\"']?\s*[=:]\s*)(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s\"',;&)}\]]+)",
             re.IGNORECASE,
         ),
@@ -52,7 +56,11 @@ class Redactor:
         return {str(key): self._item(str(key), value, 0) for key, value in event.items()}
 
     def text(self, text: str) -> str:
-        """``text`` without anything that looks like a secret."""
+        """``text`` without anything that looks like a secret, and such that JSON can carry it."""
+        if len(text) > MAX_CHARS:  # also bounds the work of the patterns below
+            text = text[:MAX_CHARS] + "[cut]"
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()
         if self._literals is not None:
             text = self._literals.sub(REDACTED, text)
         for pattern, replacement in _PATTERNS:
@@ -61,14 +69,16 @@ class Redactor:
 
     def _item(self, key: str, value: object, depth: int) -> object:
         if value is None or isinstance(value, bool | int | float):
-            return value
+            return self._value(value, depth)
         return REDACTED if _SECRET_KEY.search(key) else self._value(value, depth)
 
     def _value(self, value: object, depth: int) -> object:
         if value is None or isinstance(value, bool | int | float):
-            return value
+            return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)[:100]
         if isinstance(value, str):
             return self.text(value)
+        if isinstance(value, bytes):
+            return self.text(value.decode(errors="replace"))
         if depth >= _MAX_DEPTH:
             return self.text(repr(value))
         if isinstance(value, Mapping):
@@ -76,6 +86,14 @@ class Redactor:
         if isinstance(value, list | tuple | set | frozenset):
             return [self._value(item, depth + 1) for item in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         return self.text(str(value))
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """stderr. A line that cannot be formatted is named, not shown: the library would print its arguments unredacted."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError):  # stderr itself may be gone
+            self.stream.write(f'{{"event": "log_line_lost", "logger": "{record.name}", "level": "error"}}\n')
 
 
 class _UvicornFilter(logging.Filter):
@@ -108,7 +126,7 @@ def configure_logging(level: str = "info", *, secrets: Iterable[str] = ()) -> No
             structlog.processors.JSONRenderer(serializer=_dumps),
         ],
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter(formatter)
     handler.addFilter(_UvicornFilter())
     root = logging.getLogger()
