@@ -14,8 +14,8 @@ from backend.infra.analyze import sentence_spans
 from backend.knowledge.parse import Page
 
 LEAF_TOKENS, LEAF_MAX_TOKENS, LEAF_MIN_TOKENS = 128, 160, 48
-"""A leaf is closed at the sentence that reaches the first, never grows over the second, and goes on over the end of
-its paragraph or section while it is smaller than the last."""
+"""A leaf is closed at the sentence that reaches the first, does not grow over the second, and goes on over the end of
+its paragraph or section while it is smaller than the last; a rest smaller than the last is added to the leaf before."""
 MIDDLE_TOKENS, LARGE_TOKENS = 400, 1_200
 
 _HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
@@ -140,6 +140,29 @@ def _fit(text: str, start: int, end: int, count_tokens: Callable[[str], int]) ->
 
 
 def _leaves(sentences: Iterator[_Sentence]) -> Iterator[_Piece]:
+    """Leaves in order; what is left at the end of a section is joined to the leaf before it when it is small."""
+    previous: _Piece | None = None
+    for piece in _full_leaves(sentences):
+        if previous is not None and _is_rest(previous, piece):
+            previous.sentences.extend(piece.sentences)
+            previous.tokens += piece.tokens
+            continue
+        if previous is not None:
+            yield previous
+        previous = piece
+    if previous is not None:
+        yield previous
+
+
+def _is_rest(previous: _Piece, piece: _Piece) -> bool:
+    last, first = previous.sentences[-1], piece.sentences[0]
+    same = last.page == first.page and {last.heading} == {sentence.heading for sentence in piece.sentences}
+    return (
+        same and piece.tokens < LEAF_MIN_TOKENS and previous.tokens + piece.tokens <= LEAF_MAX_TOKENS + LEAF_MIN_TOKENS
+    )
+
+
+def _full_leaves(sentences: Iterator[_Sentence]) -> Iterator[_Piece]:
     piece: _Piece | None = None
     for sentence in sentences:
         if piece is not None and _closes(piece, sentence):

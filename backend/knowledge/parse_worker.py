@@ -8,6 +8,7 @@ does too, so it never outlives the one that started it. It imports nothing of th
 import contextlib
 import json
 import os
+import re
 import resource
 import sys
 import threading
@@ -45,6 +46,7 @@ ENCODINGS = [
     *("cp1252", "koi8_r", "cp1251", "cp1250"),
 ]
 SAMPLE_BYTES = 256 * 1024
+BAD = re.compile("[\x01-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
 MAX_BAD_SHARE = 0.01
 """More replaced or control characters than this: the encoding was not understood (H05)."""
 
@@ -77,12 +79,7 @@ def read_pdf(path: Path, max_pages: int) -> dict[str, Any]:
 
 def is_readable(text: str) -> bool:
     """Whether at most 1 % of ``text`` are replacement or control characters."""
-    bad = sum(
-        1
-        for char in text
-        if char == "\ufffd" or (char < " " and char not in "\t\n\r\f\x00") or "\x7f" <= char <= "\x9f"
-    )
-    return bad <= MAX_BAD_SHARE * len(text)
+    return sum(1 for _ in BAD.finditer(text)) <= MAX_BAD_SHARE * len(text)
 
 
 def detect(data: bytes) -> str | None:
