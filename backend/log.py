@@ -43,6 +43,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )
 _MAX_DEPTH = 8
+_VERBOSE = ("httpx", "httpcore", "openai", "langchain", "langgraph", "hpack", "asyncio")
+"""Libraries that write addresses with their query, or whole conversations, below the level of a warning."""
 
 
 class Redactor:
@@ -136,6 +138,8 @@ def configure_logging(level: str = "info", *, secrets: Iterable[str] = ()) -> No
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+    for name in _VERBOSE:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -164,6 +164,14 @@ def test_access_lines_have_no_query_string(stderr: Stderr) -> None:
     assert _lines(stderr)[0]["event"] == '127.0.0.1:5 - "GET /auth/me HTTP/1.1" 401'
 
 
+def test_j12_libraries_do_not_write_conversations(stderr: Stderr) -> None:
+    configure_logging("debug")
+    for name in ("openai._base_client", "httpx", "httpcore.http11", "langchain"):
+        logging.getLogger(name).debug("Request options: %s", {"content": CANARY})
+        logging.getLogger(name).info("HTTP Request: GET http://x/?q=%s", CANARY)
+    assert stderr.getvalue() == ""
+
+
 def test_odd_values_never_break_a_line(stderr: Stderr) -> None:
     configure_logging("info")
     loop: list[Any] = []
