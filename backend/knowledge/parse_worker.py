@@ -42,9 +42,10 @@ BOMS = (
     (b"\xfe\xff", "utf-16-be"),
 )
 ENCODINGS = [
-    *("utf_16_le", "utf_16_be", "gb18030", "big5", "big5hkscs", "cp932", "euc_jp", "cp949"),
-    *("cp1252", "koi8_r", "cp1251", "cp1250"),
+    *("gb18030", "big5", "big5hkscs", "cp932", "euc_jp", "cp949"),
+    *("cp1252", "cp1251", "koi8_r", "cp1250", "utf_16_le", "utf_16_be"),
 ]
+"""The ones that are tried; of those that fit equally well the first is taken."""
 SAMPLE_BYTES = 256 * 1024
 BAD = re.compile("[\x01-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
 MAX_BAD_SHARE = 0.01
@@ -84,9 +85,12 @@ def is_readable(text: str) -> bool:
 
 def detect(data: bytes) -> str | None:
     """The encoding of ``data``, which is not valid UTF-8, or ``None``."""
-    sample = data[:SAMPLE_BYTES]
-    best = from_bytes(sample, cp_isolation=ENCODINGS).best()
-    return best.encoding if best is not None else None
+    matches = list(from_bytes(data[:SAMPLE_BYTES], cp_isolation=ENCODINGS))
+    if not matches:
+        return None
+    best = (matches[0].chaos, matches[0].coherence)
+    equal = [match.encoding for match in matches if (match.chaos, match.coherence) == best]
+    return min(equal, key=ENCODINGS.index)
 
 
 def decode(data: bytes) -> str:
@@ -109,6 +113,8 @@ def decode(data: bytes) -> str:
 
 def read_text(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
+    if not data.strip(b"\x00 \t\r\n\f\v"):
+        raise Refused("empty_document")
     text = decode(data)
     if not is_readable(text):
         raise Refused("encoding_unknown")

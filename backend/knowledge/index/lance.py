@@ -75,7 +75,7 @@ class LanceChunkIndex:
         try:
             async with asyncio.timeout(WRITE_SECONDS):
                 connection = await lancedb.connect_async(uri, read_consistency_interval=timedelta(0))
-                table = await connection.create_table(TABLE, schema=schema, exist_ok=True)
+                table = await _open_or_make(connection, schema)
                 found = await table.schema()
                 await _ensure_word_index(table)
         except _FAILURES as error:
@@ -159,6 +159,13 @@ class LanceChunkIndex:
     async def aclose(self) -> None:
         self._table.close()
         self._connection.close()
+
+
+async def _open_or_make(connection: AsyncConnection, schema: Any) -> AsyncTable:
+    try:
+        return await connection.open_table(TABLE)
+    except ValueError:  # not there; when another process makes it now, the same schema is accepted
+        return await connection.create_table(TABLE, schema=schema, exist_ok=True)
 
 
 async def _ensure_word_index(table: AsyncTable) -> None:

@@ -1,0 +1,119 @@
+"""Pages to chunks of three levels."""
+
+from uuid import UUID, uuid4
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.knowledge.chunk import (
+    LARGE_TOKENS,
+    LEAF_MAX_TOKENS,
+    LEAF_MIN_TOKENS,
+    MIDDLE_TOKENS,
+    NewChunk,
+    chunk_pages,
+)
+from backend.knowledge.parse import Page
+
+VERSION = UUID("00000000-0000-7000-8000-000000000001")
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def cut(*texts: str, numbered: bool = True) -> list[NewChunk]:
+    pages = [Page(n if numbered else None, text) for n, text in enumerate(texts, start=1)]
+    return chunk_pages(pages, VERSION, words)
+
+
+def of_level(chunks: list[NewChunk], level: int) -> list[NewChunk]:
+    return [chunk for chunk in chunks if chunk.level == level]
+
+
+def prose(sentences: int, mark: str = "w") -> str:
+    return " ".join(f"Sentence {mark}{n} has exactly eight words in it." for n in range(sentences))
+
+
+def test_levels_are_a_tree_with_bounded_sizes() -> None:
+    chunks = cut(*(prose(200, f"p{page}s") for page in range(4)))
+    by_id = {chunk.id: chunk for chunk in chunks}
+    for level, limit in ((1, LARGE_TOKENS), (2, MIDDLE_TOKENS), (3, LEAF_MAX_TOKENS + LEAF_MIN_TOKENS)):
+        found = of_level(chunks, level)
+        assert [chunk.ordinal for chunk in found] == list(range(len(found)))
+        assert all(words(chunk.text) <= limit for chunk in found)
+    for chunk in chunks:
+        if chunk.level == 1:
+            assert (chunk.parent_id, chunk.root_id) == (None, None)
+        else:
+            assert chunk.parent_id is not None
+            assert chunk.root_id is not None
+            assert by_id[chunk.parent_id].level == chunk.level - 1
+            assert by_id[chunk.root_id].level == 1
+            assert chunk.text in by_id[chunk.parent_id].text
+    assert 4 < len(of_level(chunks, 1)) < len(of_level(chunks, 2)) < len(of_level(chunks, 3))
+
+
+def test_leaves_never_cross_a_page_and_parents_may() -> None:
+    chunks = cut("Alpha ends here.", "Beta starts here.")
+    assert [(leaf.page_number, leaf.text) for leaf in of_level(chunks, 3)] == [
+        (1, "Alpha ends here."),
+        (2, "Beta starts here."),
+    ]
+    [middle] = of_level(chunks, 2)
+    assert (middle.page_number, middle.text) == (1, "Alpha ends here.\n\nBeta starts here.")
+
+
+def test_heading_paths_are_kept_over_pages() -> None:
+    long = prose(8)
+    leaves = of_level(cut(f"# Pumps\n\n{long}\n\n## Repair ##\n\n{long}", f"{long}\n\n# Valves\n\n{long}"), 3)
+    assert [leaf.heading for leaf in leaves] == ["Pumps", "Pumps > Repair", "Pumps > Repair", "Valves"]
+    assert leaves[1].text.startswith("## Repair ##\n\nSentence")
+    assert leaves[2].indexed_text == f"Pumps > Repair\n{leaves[2].text}"
+
+
+def test_a_hash_in_a_code_fence_is_no_heading() -> None:
+    leaves = of_level(cut("# Setup\n\n```\n# not a heading\nmake run\n```\n\nDone."), 3)
+    assert {leaf.heading for leaf in leaves} == {"Setup"}
+
+
+def test_small_sections_stay_together() -> None:
+    leaves = of_level(cut("# A\n\nOne.\n\n# B\n\nTwo.\n\n# C\n\nThree."), 3)
+    assert [leaf.text for leaf in leaves] == ["# A\n\nOne.\n\n# B\n\nTwo.\n\n# C\n\nThree."]
+
+
+def test_a_small_rest_joins_the_leaf_before() -> None:
+    leaves = of_level(cut(prose(18)), 3)
+    assert [words(leaf.text) for leaf in leaves] == [144]
+
+
+def test_text_is_cut_as_it_stands() -> None:
+    text = "First  line\nsecond line.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- item"
+    assert [leaf.text for leaf in of_level(cut(text, numbered=False), 3)] == [text]
+    assert of_level(cut(text, numbered=False), 3)[0].page_number is None
+
+
+def test_an_endless_sentence_is_cut() -> None:
+    chunks = chunk_pages([Page(1, "x" * 50_000)], VERSION, len)
+    leaves = of_level(chunks, 3)
+    assert "".join(leaf.text for leaf in leaves) == "x" * 50_000
+    assert all(len(leaf.text) <= LEAF_MAX_TOKENS for leaf in leaves)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.text(alphabet=st.sampled_from("ab. \n#`|-。水！x"), max_size=600).filter(lambda text: text.strip() != ""),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_nothing_is_lost_and_the_same_pages_give_the_same_chunks(texts: list[str]) -> None:
+    chunks = cut(*texts)
+    assert chunks == cut(*texts)
+    squeeze = lambda text: "".join(text.split())  # noqa: E731
+    for level in (1, 2, 3):
+        assert squeeze("".join(chunk.text for chunk in of_level(chunks, level))) == squeeze("".join(texts))
+    assert len({chunk.id for chunk in chunks}) == len(chunks)
+    other = chunk_pages([Page(1, text) for text in texts], uuid4(), words)
+    assert not {chunk.id for chunk in chunks} & {chunk.id for chunk in other}

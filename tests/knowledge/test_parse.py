@@ -1,0 +1,195 @@
+"""Files to pages, in a process that may be killed."""
+
+import asyncio
+import io
+import os
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from fpdf import FPDF
+from pypdf import PdfReader, PdfWriter
+
+from backend.errors import AppError, TooLarge, TypeMismatch
+from backend.knowledge import parse
+from backend.knowledge.config import KnowledgeConfig
+from backend.knowledge.parse import Page, file_type_of, parse_document
+from tests.knowledge.conftest import make_pdf
+
+CHINESE = "这是一个关于反应堆的中文文档。水泵的压力是三百千帕，阀门在夜间关闭。维护人员每周检查一次。"
+TRADITIONAL = "這是一個關於反應堆的中文文檔。水泵的壓力是三百千帕，閥門在夜間關閉。維護人員每週檢查一次。"
+JAPANESE = "これは日本語の文書です。ポンプの圧力は三百キロパスカルです。夜は弁を閉めます。"
+
+
+def children() -> list[int]:
+    """The parser processes of this process that are still there, dead ones that nobody waited for too."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().rpartition(")")
+            command = stat.with_name("cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(rest.split()[1]) == os.getpid() and (b"parse_worker" in command or rest.split()[0] == "Z"):
+            found.append(int(name.split()[0]))
+    return found
+
+
+async def read(tmp_path: Path, content: bytes, file_type: str = "txt", **limits: float) -> list[Page]:
+    path = tmp_path / "content"
+    path.write_bytes(content)
+    return (await parse_document(path, file_type, KnowledgeConfig.model_validate(limits))).pages
+
+
+def encrypted(algorithm: str, password: str) -> bytes:
+    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(make_pdf(["The secret valve."]))))
+    writer.encrypt(password, "owner", algorithm=algorithm)
+    target = io.BytesIO()
+    writer.write(target)
+    return target.getvalue()
+
+
+def image_only() -> bytes:
+    def part(kind: bytes, body: bytes) -> bytes:
+        return len(body).to_bytes(4) + kind + body + zlib.crc32(kind + body).to_bytes(4)
+
+    header = (8).to_bytes(4) + (8).to_bytes(4) + bytes([8, 2, 0, 0, 0])
+    rows = zlib.compress((b"\x00" + b"\xff\x00\x00" * 8) * 8)
+    png = b"\x89PNG\r\n\x1a\n" + part(b"IHDR", header) + part(b"IDAT", rows) + part(b"IEND", b"")
+    pdf = FPDF()
+    pdf.add_page()
+    pdf.image(io.BytesIO(png), w=80)
+    return bytes(pdf.output())
+
+
+async def test_pdf_pages_are_kept_and_blank_ones_counted(tmp_path: Path) -> None:
+    path = tmp_path / "content"
+    path.write_bytes(make_pdf(["First page.", "", "Third page."]))
+    parsed = await parse_document(path, "pdf", KnowledgeConfig())
+    assert parsed.pages == [Page(1, "First page."), Page(3, "Third page.")]
+    assert parsed.total_pages == 3
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("utf-8", CHINESE),
+        ("utf-8-sig", CHINESE),
+        ("utf-16", CHINESE),
+        ("utf-16-le", CHINESE),
+        ("utf-16-be", "Plain English without a mark."),
+        ("utf-32", CHINESE),
+        ("gbk", CHINESE),
+        ("gbk", "水泵"),
+        ("gb18030", CHINESE + "𠮷"),
+        ("big5", TRADITIONAL),
+        ("shift_jis", JAPANESE),
+        ("cp1252", "Le café coûte 30 € à l’hôtel, où l’été est déjà fini. Voilà la façade où naît le château."),
+    ],
+)
+async def test_h05_encodings_are_found(tmp_path: Path, encoding: str, text: str) -> None:
+    assert await read(tmp_path, text.encode(encoding)) == [Page(None, text)]
+
+
+async def test_h05_a_few_broken_bytes_are_replaced(tmp_path: Path) -> None:
+    [page] = await read(tmp_path, (CHINESE * 100).encode() + b"\xff\xfe\xfd" + CHINESE.encode())
+    assert page.text.count("\ufffd") == 3
+    assert page.text.startswith(CHINESE)
+
+
+async def test_d01_text_is_cleaned(tmp_path: Path) -> None:
+    assert await read(tmp_path, b"one\x00 two\r\nthree\rfour e\xcc\x81") == [Page(None, "one two\nthree\nfour \u00e9")]
+
+
+@pytest.mark.parametrize(
+    ("content", "file_type", "code"),
+    [
+        (b"", "txt", "empty_document"),
+        (b"", "pdf", "empty_document"),
+        (b" ", "md", "empty_document"),
+        (b" \n", "pdf", "empty_document"),
+        (b"\xef\xbb\xbf", "txt", "empty_document"),
+        (b"\xff\xfe", "txt", "empty_document"),
+        (b"\x00\x00\x00", "txt", "empty_document"),
+        (make_pdf([""]), "pdf", "no_extractable_text"),
+        (make_pdf(["   "]), "pdf", "no_extractable_text"),
+        (image_only(), "pdf", "no_extractable_text"),
+        (encrypted("RC4-40", "real"), "pdf", "encrypted_document"),
+        (encrypted("RC4-128", "real"), "pdf", "encrypted_document"),
+        (b"%PDF-1.7\nnothing more", "pdf", "parse_failed"),
+        (make_pdf(["Text"]), "txt", "type_mismatch"),
+        (b"just words", "pdf", "type_mismatch"),
+        (b"PK\x03\x04" + b"\x00" * 100, "md", "type_mismatch"),
+        (bytes(range(1, 32)) * 50 + b"\xff\x81" * 50, "txt", "encoding_unknown"),
+    ],
+)
+async def test_unusable_files_have_codes(tmp_path: Path, content: bytes, file_type: str, code: str) -> None:
+    with pytest.raises(AppError) as caught:
+        await read(tmp_path, content, file_type)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("algorithm", ["RC4-40", "RC4-128"])
+async def test_an_empty_password_is_none(tmp_path: Path, algorithm: str) -> None:
+    assert await read(tmp_path, encrypted(algorithm, ""), "pdf") == [Page(1, "The secret valve.")]
+
+
+async def test_pages_and_output_are_limited(tmp_path: Path) -> None:
+    with pytest.raises(TooLarge):
+        await read(tmp_path, make_pdf(["One", "Two", "Three"]), "pdf", parse_max_pages=2)
+    with pytest.raises(TooLarge):
+        await read(tmp_path, b"word " * 1000, parse_max_inflated_bytes=2000)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+async def test_memory_is_limited(tmp_path: Path) -> None:
+    with pytest.raises(TooLarge):
+        await read(tmp_path, "阀".encode() * 30_000_000, parse_memory_bytes=268_435_456)
+    assert children() == []
+
+
+async def test_a_hanging_parser_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "content"
+    os.mkfifo(path)  # opening it waits for a writer that never comes
+    with pytest.raises(TooLarge):
+        await parse_document(path, "txt", KnowledgeConfig(parse_timeout_seconds=0.5))
+    assert children() == []
+
+
+async def test_a_cancelled_parser_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "content"
+    os.mkfifo(path)
+    task = asyncio.create_task(parse_document(path, "txt", KnowledgeConfig()))
+    await asyncio.sleep(0.3)
+    assert sys.platform != "linux" or len(children()) == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert children() == []
+
+
+async def test_the_parser_ends_when_nobody_waits_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "content"
+    os.mkfifo(path)
+    worker = Path(parse.__file__).with_name("parse_worker.py")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", str(worker), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None
+    request = f'{{"path": "{path}", "type": "text", "memory_bytes": 1073741824, "cpu_seconds": 60}}\n'
+    process.stdin.write(request.encode())
+    await process.stdin.drain()
+    process.stdin.close()
+    assert await asyncio.wait_for(process.wait(), 30) == 1
+
+
+@pytest.mark.parametrize(("name", "expected"), [("A.PDF", "pdf"), ("b.c.md", "md"), ("x.markdown", "markdown")])
+def test_the_extension_is_the_type(name: str, expected: str) -> None:
+    assert file_type_of(name) == expected
+
+
+@pytest.mark.parametrize("name", ["x.exe", "pdf", "x.", "x.pdf.zip", ".gitignore"])
+def test_other_extensions_are_refused(name: str) -> None:
+    with pytest.raises(TypeMismatch):
+        file_type_of(name)
