@@ -32,8 +32,8 @@ def question_language(question: str) -> Language:
 def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | None) -> str:
     """The sentences of ``passages`` that match ``question`` best, each quoted and followed by its ``[n]``.
 
-    Passages are ``{index, text, ...}``, best first; ``None`` means that nothing was looked up. Says so when nothing
-    matches. Deterministic; nothing in it is made up.
+    Passages are ``{index, cited_text, ...}``, best first; ``None`` means that nothing was looked up. Says so when
+    nothing matches. Deterministic; nothing in it is made up.
     """
     language = question_language(question)
     if passages is None:
@@ -61,7 +61,7 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
     pool = [
         (place, passage, sentence, Counter(terms(sentence)))
         for place, passage in enumerate(passages)
-        for sentence in sentences(str(passage.get("text") or ""))
+        for sentence in sentences(str(passage["cited_text"]))
     ]
     weights = _weights(wanted, [counts for *_, counts in pool])
     average = sum(counts.total() for *_, counts in pool) / max(1, len(pool))
