@@ -1,4 +1,4 @@
-"""Migrations: on the connection that ``serve`` gives, or standalone (``alembic upgrade head``) on the configured one."""
+"""Migrations: on the connection that ``serve`` gives, or standalone (``alembic upgrade head``)."""
 
 import asyncio
 

@@ -47,6 +47,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "server_shutdown": ("The server stopped while the answer was written.", "生成回答时服务器已停止。"),
     "internal_error": ("Something went wrong on the server.", "服务器内部错误。"),
     # retrieval steps
+    "step_received": ("Question received", "已收到问题"),
     "step_searching": ("Searching the documents", "正在检索文档"),
     "step_recalled": ("Passages recalled: {count}", "召回片段：{count}"),
     "step_merged": ("Passages merged into their sections: {count}", "合并到上级段落的片段：{count}"),

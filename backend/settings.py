@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from backend.agents.config import AgentsConfig
+from backend.api.config import ApiConfig
+from backend.auth.config import AuthConfig
 from backend.chat.config import ChatConfig
 from backend.infra.config import EmbeddingConfig, ModelConfig, StorageConfig
+from backend.knowledge.config import KnowledgeConfig
+from backend.rag.config import RagConfig
 
 
-class ServerConfig(BaseSettings):
+class ServerConfig(BaseModel):
     """Where the server listens, and with how many processes."""
 
     host: str = "127.0.0.1"
@@ -17,16 +22,29 @@ class ServerConfig(BaseSettings):
     workers: int = Field(default=1, ge=1, le=64)
 
 
-class Settings(
-    ChatConfig,
+class Settings(  # pyright: ignore[reportIncompatibleVariableOverride]  # plain models have a smaller model_config
     StorageConfig,
     ModelConfig,
     EmbeddingConfig,
+    RagConfig,
+    AgentsConfig,
+    ChatConfig,
+    KnowledgeConfig,
+    AuthConfig,
+    ApiConfig,
     ServerConfig,
+    BaseSettings,
 ):
     """Every option; an environment variable is the upper-case name of its field. Empty values count as unset."""
 
-    model_config = SettingsConfigDict(env_file=".env", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(  # pyright: ignore[reportIncompatibleVariableOverride]  # plain models have less
+        env_file=".env", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True
+    )
+
+    def secret_values(self) -> list[str]:
+        """Every configured secret, so that no log line can show one."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
 
 
 class SettingsError(ValueError):

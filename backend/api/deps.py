@@ -4,9 +4,11 @@ import ipaddress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, cast
+from uuid import UUID
 
 from fastapi import Depends
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BeforeValidator
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.requests import HTTPConnection, Request
 
@@ -14,9 +16,11 @@ from backend.api.config import ApiConfig, Network
 from backend.auth.config import AuthConfig
 from backend.auth.service import AuthService
 from backend.catalogue import Language, choose_language
-from backend.errors import Unauthorized
+from backend.chat.service import ChatService
+from backend.errors import NotFound, Unauthorized
 from backend.infra.cache import Cache
 from backend.infra.rate_limit import RateLimiter
+from backend.knowledge.service import KnowledgeBase
 from backend.schemas.auth import Principal
 
 
@@ -28,6 +32,8 @@ class Services:
     cache: Cache
     rate_limiter: RateLimiter
     auth: AuthService
+    chat: ChatService
+    knowledge: KnowledgeBase
     api_config: ApiConfig
     auth_config: AuthConfig
 
@@ -119,6 +125,15 @@ def _countable(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
     return str(address)
 
 
+def path_id(value: str) -> UUID:
+    """The id in a path. One that is no id is as unknown as any: raises :class:`NotFound`."""
+    try:
+        return UUID(value)
+    except ValueError as error:
+        raise NotFound from error
+
+
+PathId = Annotated[UUID, BeforeValidator(path_id)]
 CurrentServices = Annotated[Services, Depends(get_services)]
 CurrentUser = Annotated[Principal, Depends(get_principal)]
 CurrentLanguage = Annotated[Language, Depends(get_language)]

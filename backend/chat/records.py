@@ -23,6 +23,7 @@ class TurnClaim:
     worker_id: str
     lease_seconds: float
     max_runs_per_user: int
+    hitl_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

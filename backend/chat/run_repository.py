@@ -26,7 +26,6 @@ _RUN_COLUMNS = (
     Run.created_at,
     Run.finished_at,
     Run.request_hash,
-    (Run.lease_expires_at < func.now()).label("expired"),
     ChatSession.session_id,
 )
 _RUNS = select(*_RUN_COLUMNS).join(ChatSession, ChatSession.id == Run.session_row_id)
@@ -61,10 +60,10 @@ async def get(connection: AsyncConnection, run_id: UUID, user_id: UUID) -> RunRo
     return None if row is None else _run(row)
 
 
-async def active(connection: AsyncConnection, session_row_id: UUID) -> tuple[RunRow, bool] | None:
-    """The running run of a session, and whether its lease has expired."""
+async def active(connection: AsyncConnection, session_row_id: UUID) -> RunRow | None:
+    """The running run of a session."""
     row = (await connection.execute(_RUNS.where(Run.session_row_id == session_row_id, Run.status == "running"))).first()
-    return None if row is None else (_run(row), bool(row.expired))
+    return None if row is None else _run(row)
 
 
 async def count_active(connection: AsyncConnection, user_id: UUID) -> int:
@@ -109,15 +108,10 @@ async def request_stop(connection: AsyncConnection, run_id: UUID) -> None:
     await connection.execute(update(Run).where(Run.id == run_id, Run.status == "running").values(stop_requested=True))
 
 
-async def lock_expired(connection: AsyncConnection, limit: int) -> list[UUID]:
-    """Ids of running runs whose lease has expired; ones that another reaper holds are passed over."""
-    rows = await connection.execute(
-        select(Run.id)
-        .where(Run.status == "running", Run.lease_expires_at < func.now())
-        .order_by(Run.lease_expires_at)
-        .limit(limit)
-    )
-    return list(rows.scalars())
+async def expired(connection: AsyncConnection, limit: int) -> list[RunRow]:
+    """Running runs whose lease has expired, oldest first."""
+    query = _RUNS.where(Run.status == "running", Run.lease_expires_at < func.now())
+    return [_run(row) for row in await connection.execute(query.order_by(Run.lease_expires_at).limit(limit))]
 
 
 async def finish(

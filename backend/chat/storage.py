@@ -25,7 +25,7 @@ from backend.chat.records import (
 )
 from backend.chat.repository import SessionKey, SessionRow
 from backend.chat.session_cache import PAGE, SessionCache, messages_key, sessions_key
-from backend.errors import IdempotencyConflict, RunActive, TooManyRuns, Unauthorized
+from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRuns, Unauthorized
 from backend.infra.cache import Cache
 from backend.infra.database.engine import transaction
 from backend.schemas.chat import MessageInfo, SessionInfo, SessionListResponse, normalize_rag_trace
@@ -84,7 +84,8 @@ class ConversationStorage:
     async def append_turn(self, claim: TurnClaim) -> ClaimedTurn:
         """Accept a turn: session, run, human message and pending answer in one transaction. Losing writes nothing.
 
-        Raises :class:`RunActive` (with ``run_id``), :class:`IdempotencyConflict`, :class:`TooManyRuns`.
+        Raises :class:`RunActive` (with ``run_id``), :class:`IdempotencyConflict`, :class:`StaleHitl`,
+        :class:`TooManyRuns`.
         """
         async with transaction(self._engine) as connection:
             if not await repository.lock_user(connection, claim.user_id):
@@ -270,8 +271,7 @@ class ConversationStorage:
         """The running run of a session, if there is one."""
         async with transaction(self._engine) as connection:
             found = await repository.session_versions(connection, user_id, session_id)
-            active = None if found is None else await run_repository.active(connection, found[0])
-        return None if active is None else active[0]
+            return None if found is None else await run_repository.active(connection, found[0])
 
     async def delete_session(self, user_id: UUID, session_id: str) -> bool:
         """Delete a session with messages, runs and events (F24). False when there was none.
@@ -322,7 +322,9 @@ async def _by_key(
 async def _refuse_when_busy(connection: AsyncConnection, session_row_id: UUID, claim: TurnClaim) -> None:
     busy = await run_repository.active(connection, session_row_id)
     if busy is not None:
-        raise RunActive(run_id=str(busy[0].ref.run_id))
+        raise RunActive(run_id=str(busy.ref.run_id))
+    if claim.hitl_id is not None:  # no question waits for an answer
+        raise StaleHitl
     if await run_repository.count_active(connection, claim.user_id) >= claim.max_runs_per_user:
         raise TooManyRuns(retry_after=2)
 

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
+import alembic.command
 from alembic.config import Config
 from sqlalchemy import URL, Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
-
-import alembic.command
 
 ROOT = Path(__file__).resolve().parents[3]
 _LOCK = 0x_C17E_11AE

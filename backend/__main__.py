@@ -1,0 +1,5 @@
+"""``python -m backend`` is ``citewire``."""
+
+from backend.cli import main
+
+main()

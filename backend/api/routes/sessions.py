@@ -1,0 +1,57 @@
+"""The conversations of a user."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from backend.api.deps import CurrentServices, CurrentUser
+from backend.api.errors import error_responses
+from backend.schemas.chat import (
+    SESSION_ID_PATTERN,
+    SessionDeleteResponse,
+    SessionInfo,
+    SessionListResponse,
+    SessionMessagesResponse,
+    SessionPatch,
+)
+
+router = APIRouter(prefix="/sessions", tags=["sessions"], responses=error_responses(401, 422, 503))
+SessionId = Annotated[str, Path(pattern=SESSION_ID_PATTERN)]
+Cursor = Annotated[str | None, Query(max_length=200)]
+
+
+@router.get("")
+async def sessions(
+    user: CurrentUser,
+    services: CurrentServices,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Cursor = None,
+) -> SessionListResponse:
+    """Sessions, newest first."""
+    return await services.chat.sessions(user, limit, cursor)
+
+
+@router.get("/{session_id}")
+async def messages(
+    session_id: SessionId,
+    user: CurrentUser,
+    services: CurrentServices,
+    limit: Annotated[int, Query(ge=1, le=500)] = 500,
+    before: Cursor = None,
+) -> SessionMessagesResponse:
+    """The last messages of a session, ascending; `before` goes further back. Empty if it was not used yet."""
+    return await services.chat.messages(user, session_id, limit, before)
+
+
+@router.patch("/{session_id}", responses=error_responses(404))
+async def rename(
+    session_id: SessionId, body: SessionPatch, user: CurrentUser, services: CurrentServices
+) -> SessionInfo:
+    """Give a session a title."""
+    return await services.chat.rename(user, session_id, body.title)
+
+
+@router.delete("/{session_id}", responses=error_responses(404))
+async def delete(session_id: SessionId, user: CurrentUser, services: CurrentServices) -> SessionDeleteResponse:
+    """Delete a session; a live answer is stopped first."""
+    return await services.chat.delete(user, session_id)

@@ -1,0 +1,205 @@
+"""The one place that builds anything: the services of a process, and the ASGI application over them."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import httpx
+from fastapi import FastAPI
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from backend import __version__
+from backend.agents.tools.weather import build_weather, build_weather_tool
+from backend.api.deps import Services
+from backend.api.router import api_router, install
+from backend.auth.secret import load_or_create_secret
+from backend.auth.service import create_auth_service
+from backend.chat.runtime import AgentRuntime
+from backend.chat.service import ChatService
+from backend.errors import StorageUnavailable
+from backend.infra.cache import Cache, create_redis
+from backend.infra.database.engine import async_url, create_engine
+from backend.infra.database.migrate import migrate
+from backend.infra.embedded.postgres import embedded_postgres
+from backend.infra.embedded.valkey import embedded_valkey
+from backend.infra.embedding import create_embedder
+from backend.infra.files import make_directories
+from backend.infra.llm.extractive import ExtractiveChatModel
+from backend.infra.llm.models import build_models
+from backend.infra.rate_limit import RateLimiter
+from backend.knowledge.index.factory import open_index
+from backend.knowledge.service import KnowledgeBase
+from backend.log import configure_logging, get_logger
+from backend.rag.pipeline import RetrievalPipeline
+from backend.rag.rules import answer_from_passages
+from backend.settings import Settings, load_settings
+
+SWEEP_SECONDS = 60.0
+T = TypeVar("T")
+_log = get_logger(__name__)
+
+
+@asynccontextmanager
+async def services(settings: Settings) -> AsyncGenerator[Services]:
+    """Everything that a process needs, started in order and closed in reverse.
+
+    Raises ``ValueError`` (one line naming the setting), ``EmbeddedServiceError`` and what the servers raise.
+    """
+    async with AsyncExitStack() as stack:
+        make_directories(settings.data_dir)
+        secret = load_or_create_secret(
+            settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None
+        )
+        url = await _database_url(stack, settings)
+        await migrate(url)
+        engine = create_engine(url, pool_size=settings.database_pool_size)
+        stack.push_async_callback(engine.dispose)
+        cache = await _cache(stack, settings)
+        limiter = RateLimiter(cache)
+        knowledge, count_tokens = await _knowledge(stack, settings, engine)
+        runtime = await _runtime(stack, settings, knowledge)
+        chat = ChatService(
+            engine,
+            cache,
+            limiter,
+            runtime,
+            settings,
+            chat_rate_per_minute=settings.chat_rate_per_minute,
+            count_tokens=count_tokens,
+        )
+        await chat.start()
+        stack.push_async_callback(chat.close)
+        stack.push_async_callback(chat.drain)
+        yield Services(
+            engine=engine,
+            cache=cache,
+            rate_limiter=limiter,
+            auth=create_auth_service(engine, settings, secret),
+            chat=chat,
+            knowledge=knowledge,
+            api_config=settings,
+            auth_config=settings,
+        )
+
+
+async def _in_thread(stack: AsyncExitStack, context: AbstractContextManager[T]) -> T:
+    """Enter a blocking context in a thread, and leave it in one at the end."""
+    value = await asyncio.to_thread(context.__enter__)
+    stack.push_async_callback(asyncio.to_thread, context.__exit__, None, None, None)
+    return value
+
+
+async def _database_url(stack: AsyncExitStack, settings: Settings) -> URL:
+    if settings.database_url is None:
+        return await _in_thread(stack, embedded_postgres(settings.data_dir))
+    return async_url(settings.database_url.get_secret_value())
+
+
+async def _cache(stack: AsyncExitStack, settings: Settings) -> Cache:
+    if settings.redis_url is None:
+        redis = create_redis(await _in_thread(stack, embedded_valkey(settings.data_dir)))
+    else:
+        redis = create_redis(settings.redis_url.get_secret_value())
+    stack.push_async_callback(redis.aclose)
+    return Cache(redis)
+
+
+async def _knowledge(stack: AsyncExitStack, settings: Settings, engine: AsyncEngine) -> tuple[KnowledgeBase, Any]:
+    embedder = await asyncio.to_thread(create_embedder, settings)
+    stack.push_async_callback(embedder.aclose)
+    index = await open_index(settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
+    stack.push_async_callback(index.aclose)
+    knowledge = KnowledgeBase(engine, index, embedder, settings, settings.data_dir)
+    await knowledge.recover(alone=settings.database_url is None and settings.workers == 1)
+    sweeper = asyncio.create_task(_sweep(knowledge))
+    stack.callback(sweeper.cancel)
+    return knowledge, embedder.count_tokens
+
+
+async def _sweep(knowledge: KnowledgeBase) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        with suppress(StorageUnavailable):
+            await knowledge.sweep()
+
+
+async def _runtime(stack: AsyncExitStack, settings: Settings, knowledge: KnowledgeBase) -> AgentRuntime:
+    models = build_models(settings, ExtractiveChatModel(answer_rule=answer_from_passages))
+    stack.push_async_callback(models.aclose)
+    http = await stack.enter_async_context(httpx.AsyncClient())
+    weather = build_weather_tool(build_weather(settings, http), settings.weather_timeout_seconds)
+    pipeline = RetrievalPipeline(knowledge, settings)
+    return AgentRuntime(models.main, pipeline, [weather], max_model_calls=settings.llm_max_calls_per_turn)
+
+
+@asynccontextmanager
+async def _drained_on_signal(chat: ChatService) -> AsyncGenerator[None]:
+    """Begin to drain with the signal itself: streams end with their text while the server waits for them to close.
+
+    The handlers that are there (the server's) are called as before, and put back at the end.
+    """
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task[None]] = []
+    previous: dict[signal.Signals, Any] = {}
+
+    def drain() -> None:
+        if not tasks:
+            tasks.append(asyncio.create_task(chat.drain()))
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(drain)
+        before = previous[signal.Signals(number)]
+        if callable(before):
+            before(number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for name in (signal.SIGTERM, signal.SIGINT):
+            if callable(signal.getsignal(name)):
+                previous[name] = signal.signal(name, handle)
+    try:
+        yield
+    finally:
+        for name, before in previous.items():
+            signal.signal(name, before)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The ASGI application. Nothing is connected before its lifespan starts."""
+    settings = settings or load_settings()
+    configure_logging(settings.log_level, secrets=settings.secret_values())
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[dict[str, Services]]:
+        async with services(settings) as built, _drained_on_signal(built.chat):
+            _log.info("started", data_dir=str(settings.data_dir))
+            yield {"services": built}
+        _log.info("stopped")
+
+    app = FastAPI(title="Citewire", version=__version__, lifespan=lifespan)
+    app.include_router(api_router())
+    install(app, settings, max_upload_bytes=settings.max_upload_bytes)
+    return app
+
+
+SAMPLE = Path(__file__).parent / "sample" / "citewire-guide.md"
+SAMPLE_MARK = "sample-loaded"
+
+
+async def add_sample(settings: Settings, *, wanted: bool) -> None:
+    """Bring the database to the newest schema and, if ``wanted``, put the sample document into a library that never
+    had it. Nothing is served yet, so what is wrong with the configuration is found here.
+
+    Raises as :func:`services` does.
+    """
+    mark = settings.data_dir / SAMPLE_MARK
+    if not wanted or mark.exists():
+        return
+    async with services(settings) as built:
+        await built.knowledge.upload_sample(SAMPLE)
+    mark.touch()

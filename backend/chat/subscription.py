@@ -1,0 +1,155 @@
+"""Reading a run: a subscriber holds nothing but a cursor, on whatever worker, while the run goes on or long after.
+
+Events come from memory if this worker has the run, else from the table. Where they are gone, one ``gap`` carries the
+stored text and the end is rebuilt from the rows.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from backend.chat import run_repository
+from backend.chat.events import EventHub, RunLog
+from backend.chat.records import EventBatch, RunRow
+from backend.chat.storage import ConversationStorage
+from backend.chat.tail import numbered, stored_end, tail_events
+from backend.errors import NotFound
+from backend.infra.database.engine import transaction
+from backend.schemas.chat import GapEvent, encode_event
+
+POLL_SECONDS = 0.5
+WAIT_SECONDS = 5.0
+READ_BATCHES = 64
+
+
+class StreamCut(Exception):
+    """The stream closes without ``done``: the reader fell too far behind, or the end could not be stored.
+
+    The client may come back with its cursor.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """One event as it goes over the wire: its place and its JSON."""
+
+    seq: int
+    data: bytes
+
+
+class Subscriptions:
+    """Streams of events of any run of a user."""
+
+    def __init__(
+        self, engine: AsyncEngine, storage: ConversationStorage, hub: EventHub, *, max_behind: int = 1024
+    ) -> None:
+        self._engine = engine
+        self._storage = storage
+        self._hub = hub
+        self._max_behind = max_behind
+        self.count = 0
+        """Subscribers now."""
+
+    async def follow(self, user_id: UUID, run_id: UUID, after: int) -> AsyncGenerator[list[LoggedEvent]]:
+        """The events above ``after``, in lists as they come, to the end of the run (``done`` is the last).
+
+        Gives nothing when ``after`` is the end of an ended run. No database connection is held between the lists.
+        Raises :class:`NotFound` when the run is not the user's, :class:`StreamCut` when the reader falls behind
+        a running run by more than ``max_behind`` events, or when this worker could not store the end.
+        """
+        run = await self._storage.run(user_id, run_id)
+        if run is None:
+            raise NotFound
+        self.count += 1
+        try:
+            log = self._hub.get(run_id)
+            cursor = after
+            if log is not None and self._hub.memory_log:
+                async for events in self._from_memory(log, after):
+                    cursor = events[-1].seq
+                    yield events
+                if log.cut:
+                    raise StreamCut
+                if self._hub.get(run_id) is log:
+                    return
+            async for events in self._from_table(run, cursor):
+                yield events
+        finally:
+            self.count -= 1
+
+    async def _from_memory(self, log: RunLog, after: int) -> AsyncGenerator[list[LoggedEvent]]:
+        cursor, caught_up = after, False
+        if cursor > log.last_seq:
+            cursor = log.last_seq
+            yield [_gap(after + 1, cursor, log.text)]
+        while True:
+            if cursor < log.last_seq:
+                if caught_up and log.last_seq - cursor > self._max_behind:
+                    raise StreamCut
+                events = log.events[cursor : cursor + self._max_behind]
+                batch = [LoggedEvent(cursor + offset, data) for offset, data in enumerate(events, start=1)]
+                cursor += len(events)
+                yield batch
+            elif log.ended:
+                return
+            else:
+                caught_up = True
+                await log.wait(WAIT_SECONDS)
+
+    async def _from_table(self, run: RunRow, after: int) -> AsyncGenerator[list[LoggedEvent]]:
+        cursor = after
+        known = cursor == 0
+        while True:
+            current = await self._storage.run(run.ref.user_id, run.ref.run_id)
+            if current is None:  # the session was deleted meanwhile
+                return
+            batches = await self._read(run.ref.run_id, cursor)
+            known = known or any(batch.first_seq <= cursor <= batch.last_seq for batch in batches)
+            fresh = _above(batches, cursor)
+            if fresh and known:
+                cursor = fresh[-1].seq
+                yield fresh
+            elif current.status != "running" and not (known and cursor >= current.last_seq):
+                for events in await self._rebuilt(current, cursor):
+                    yield events
+                return
+            elif current.status != "running":
+                return
+            else:
+                await self._wait(run.ref.run_id)
+
+    async def _read(self, run_id: UUID, cursor: int) -> list[EventBatch]:
+        async with transaction(self._engine) as connection:
+            return await run_repository.read_events(connection, run_id, max(cursor - 1, 0), READ_BATCHES)
+
+    async def _wait(self, run_id: UUID) -> None:
+        log = self._hub.get(run_id)
+        await (asyncio.sleep(POLL_SECONDS) if log is None else log.wait(POLL_SECONDS))
+
+    async def _rebuilt(self, run: RunRow, cursor: int) -> list[list[LoggedEvent]]:
+        """What a terminal run still owes to ``cursor``: the stored text in a ``gap``, then its end."""
+        message = await self._storage.message(run.ref.user_id, run.ref.message_id)
+        if message is None:
+            return []
+        events = tail_events(run.ref, stored_end(run, message))
+        tail = numbered(run.ref, events, max(run.last_seq - len(events) + 1, 1))
+        if cursor == run.last_seq:
+            return []
+        if tail.first_seq - 1 <= cursor < run.last_seq:
+            return [_above([tail], cursor)]
+        return [[_gap(min(cursor + 1, tail.first_seq - 1), tail.first_seq - 1, message.content)], _above([tail], 0)]
+
+
+def _above(batches: list[EventBatch], cursor: int) -> list[LoggedEvent]:
+    events = [
+        LoggedEvent(seq, data) for batch in batches for seq, data in enumerate(batch.events, start=batch.first_seq)
+    ]
+    return [event for event in events if event.seq > cursor]
+
+
+def _gap(first: int, last: int, content: str) -> LoggedEvent:
+    event = GapEvent(seq=last, from_=min(first, last), to=last, content=content)
+    return LoggedEvent(event.seq, encode_event(event))

@@ -1,0 +1,261 @@
+"""One turn, from the claimed run to its last event. Both chat routes share this one path."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from backend.catalogue import Language, say
+from backend.chat.citations import build_citations
+from backend.chat.config import ChatConfig
+from backend.chat.events import EventHub, RunLog
+from backend.chat.memory import prompt_messages
+from backend.chat.records import EventBatch, RunRef, TurnEnd
+from backend.chat.request_context import ChatRequestContext
+from backend.chat.runtime import AgentRuntime
+from backend.chat.storage import ConversationStorage
+from backend.chat.stream import AnswerStream
+from backend.chat.tail import numbered, tail_events
+from backend.errors import AppError, StorageUnavailable
+from backend.log import bind_run, get_logger
+from backend.schemas.chat import ContentEvent, ErrorEvent, ErrorInfo, RunStartedEvent, SessionTitleEvent
+
+RETRY_SECONDS = 0.3
+CANCEL_SECONDS = 2.0
+_TRIES_WITH_EVENTS = 3
+_log = get_logger(__name__)
+
+Cause = Literal["stop", "shutdown", "storage", "lost"]
+EventQueue = asyncio.Queue[Any]
+"""Events of one turn on their way to its log; ``None`` is the end."""
+
+
+@dataclass(slots=True, eq=False)
+class RunHandle:
+    """A run that this worker owns."""
+
+    ref: RunRef
+    message: str
+    language: Language
+    log: RunLog
+    title: str | None = None
+    cause: Cause | None = None
+    agent: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    cancelled_at: float | None = None
+
+    def cancel(self, cause: Cause) -> None:
+        """End the answer now; the first cause counts. The turn then stores what there is."""
+        if self.cause is None and not self.log.sealed:
+            self.cause = cause
+            self.cancelled_at = asyncio.get_running_loop().time()
+            if self.agent is not None:
+                self.agent.cancel()
+
+
+class TurnRunner:
+    """Runs claimed turns. ``lease_left()`` gives the seconds for which this worker's leases are sure to hold."""
+
+    def __init__(
+        self,
+        storage: ConversationStorage,
+        hub: EventHub,
+        runtime: AgentRuntime,
+        config: ChatConfig,
+        *,
+        count_tokens: Callable[[str], int],
+        lease_left: Callable[[], float],
+        worker_id: str,
+    ) -> None:
+        self._storage = storage
+        self._hub = hub
+        self._runtime = runtime
+        self._config = config
+        self._count_tokens = count_tokens
+        self._lease_left = lease_left
+        self._worker_id = worker_id
+
+    async def run(self, handle: RunHandle) -> None:
+        """Produce the answer, store its end, then let subscribers see that end. Never raises, is never cancelled."""
+        ref = handle.ref
+        with bind_run(str(ref.run_id), str(ref.session_row_id)):
+            ctx, queue, pump = _open_context(handle)
+            answer = AnswerStream(lambda number: 1 <= number <= _retrieved(ctx))
+            try:
+                error = await self._produce(handle, ctx, queue, answer)
+                ctx.close()
+                queue.put_nowait(None)
+                await pump
+                await self._finish(handle, _turn_end(handle, ctx, answer, error))
+            finally:
+                handle.done.set()
+
+    async def _produce(
+        self,
+        handle: RunHandle,
+        ctx: ChatRequestContext,
+        queue: EventQueue,
+        answer: AnswerStream,
+    ) -> AppError | None:
+        """Run the agent to its end; what it sent is in ``answer``. Gives the error that ended it, if one did."""
+        handle.agent = asyncio.create_task(self._answer(handle, ctx, queue, answer))
+        if handle.cause is not None:  # stopped before the first step
+            handle.agent.cancel()
+        await _settled(handle)
+        if text := answer.flush():
+            queue.put_nowait(ContentEvent(content=text))
+        if not handle.agent.done() or handle.agent.cancelled():
+            return None
+        error = handle.agent.exception()
+        if error is None or isinstance(error, AppError):
+            return error
+        _log.error("turn_failed", exc_info=error)
+        return AppError()
+
+    async def _answer(
+        self,
+        handle: RunHandle,
+        ctx: ChatRequestContext,
+        queue: EventQueue,
+        answer: AnswerStream,
+    ) -> None:
+        ctx.emit_rag_step("📨", say("step_received", handle.language))
+        if handle.title is not None:
+            event = SessionTitleEvent(title=handle.title, session_id=handle.ref.session_id)
+            asyncio.get_running_loop().call_soon(queue.put_nowait, event)
+        history = await self._storage.recent_turns(handle.ref, self._config.context_messages)
+        messages = await asyncio.to_thread(
+            prompt_messages,
+            history,
+            handle.message,
+            budget=self._config.prompt_max_tokens,
+            count_tokens=self._count_tokens,
+        )
+        agent = self._runtime.create_agent_for_request(ctx)
+        async for mode, chunk in agent.astream(messages):
+            if text := answer.feed(mode, chunk):
+                queue.put_nowait(ContentEvent(content=text))
+        if text := answer.closing(handle.language):
+            queue.put_nowait(ContentEvent(content=text))
+
+    async def _finish(self, handle: RunHandle, end: TurnEnd) -> None:
+        """Commit the end, then send it. A run that this worker lost is left to who has it."""
+        pending = await self._hub.seal(handle.log)
+        if handle.cause == "lost":
+            self._close_unstored(handle)
+            return
+        tail = numbered(handle.ref, tail_events(handle.ref, end), handle.log.last_seq + 1)
+        unstored = tail if pending is None else EventBatch(tail.run_id, pending.first_seq, pending.events + tail.events)
+        try:
+            stored = await self._commit(handle, end, unstored)
+        except StorageUnavailable:
+            self._close_unstored(handle)
+            return
+        if not stored:
+            self._hub.discard(handle.log)
+            return
+        handle.log.extend(tail)
+        self._hub.end(handle.log)
+
+    async def _commit(self, handle: RunHandle, end: TurnEnd, unstored: EventBatch) -> bool:
+        """The last transaction, tried again until the lease ends.
+
+        If only the events cannot be stored, the answer is stored without them: replay then sends it as a ``gap``.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            events = unstored if tries <= _TRIES_WITH_EVENTS else None
+            try:
+                return await self._storage.finish_turn(
+                    handle.ref, end, events, unstored.last_seq, worker_id=self._worker_id
+                )
+            except StorageUnavailable:
+                if self._lease_left() <= 0:
+                    raise
+                _log.warning("finish_retried", tries=tries)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _close_unstored(self, handle: RunHandle) -> None:
+        code = StorageUnavailable.code
+        content = say(code, handle.language)
+        handle.log.append(ErrorEvent(code=code, content=content, retryable=True))
+        self._hub.end(handle.log, cut=True)
+
+
+def _open_context(
+    handle: RunHandle,
+) -> "tuple[ChatRequestContext, EventQueue, asyncio.Task[None]]":
+    ref, queue = handle.ref, EventQueue()
+    handle.log.append(
+        RunStartedEvent(
+            run_id=str(ref.run_id),
+            session_id=ref.session_id,
+            message_id=str(ref.message_id),
+            user_message_id=str(ref.human_message_id),
+        )
+    )
+    ctx = ChatRequestContext.for_stream(ref.user_id, ref.session_id, queue, language=handle.language)
+    return ctx, queue, asyncio.create_task(_pump(queue, handle.log))
+
+
+async def _settled(handle: RunHandle) -> None:
+    """Wait for the agent; once cancelled it has ``CANCEL_SECONDS``, then the turn ends without it."""
+    assert handle.agent is not None
+    while not (await asyncio.wait([handle.agent], timeout=CANCEL_SECONDS))[0]:
+        now = asyncio.get_running_loop().time()
+        if handle.cancelled_at is not None and now - handle.cancelled_at >= CANCEL_SECONDS:
+            _log.error("agent_ignored_cancellation")
+            return
+
+
+async def _pump(queue: EventQueue, log: RunLog) -> None:
+    """Events in the order of their arrival, from steps of any thread and from the model."""
+    while (event := await queue.get()) is not None:
+        log.append(event)
+
+
+def _retrieved(ctx: ChatRequestContext) -> int:
+    stored = ctx.peek_rag_trace()
+    trace = stored.rag_trace if stored is not None else None
+    return len((trace or {}).get("retrieved_chunks", []))
+
+
+def _turn_end(handle: RunHandle, ctx: ChatRequestContext, answer: AnswerStream, error: AppError | None) -> TurnEnd:
+    stored = ctx.take_rag_trace()
+    trace = stored.rag_trace if stored is not None else None
+    status, info = _outcome(handle, error)
+    completed = status == "completed"
+    return TurnEnd(
+        status=status,
+        content=answer.text,
+        rag_trace=trace,
+        citations=build_citations(answer.cited, answer.text, trace),
+        usage=answer.usage,
+        finish_reason=(answer.finish_reason or "stop") if completed else None,
+        flags=answer.flags if completed else [],
+        error=info,
+    )
+
+
+def _outcome(
+    handle: RunHandle, error: AppError | None
+) -> tuple[Literal["completed", "stopped", "failed", "interrupted"], ErrorInfo | None]:
+    if error is not None:
+        return "failed", error_info(error.code, handle.language, error.retryable, error.retry_after)
+    assert handle.agent is not None
+    if not handle.agent.cancelled():
+        return "completed", None
+    if handle.cause == "stop":
+        return "stopped", None
+    code, status = (
+        ("storage_unavailable", "failed") if handle.cause == "storage" else ("server_shutdown", "interrupted")
+    )
+    return status, error_info(code, handle.language, True, None)
+
+
+def error_info(code: str, language: Language, retryable: bool, retry_after: float | None) -> ErrorInfo:
+    """What a client is told of an error: the code and a text of ours, never the exception's."""
+    return ErrorInfo(code=code, content=say(code, language), retryable=retryable, retry_after=retry_after)

@@ -1,0 +1,1 @@
+"""From the JSON of an event to the bytes of a wire protocol. Pure."""
