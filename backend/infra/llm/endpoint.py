@@ -57,8 +57,8 @@ class Clock:
         self._wait = self._idle
 
     def hurry(self, seconds: float) -> None:
-        """Nothing that matters can come any more: wait ``seconds`` at most for the end."""
-        self._wait = min(self._idle, seconds)
+        """Nothing that matters can come any more: the end must come within ``seconds``."""
+        self._total_at = min(self._total_at, self._now() + seconds)
 
     def next_read(self) -> float:
         """When the read that starts now has waited long enough."""
@@ -137,6 +137,7 @@ class Endpoint:
         if event.name == "error" or (value is not None and is_error(value)):
             error = event_error(cast("object", loaded))
         elif value is None:
+            # A page: the address is wrong, or a proxy wants a login; trying again does not help.
             error = protocol_error(retryable=not event.data.lstrip().startswith(b"<"))
         else:
             return value
@@ -144,7 +145,7 @@ class Endpoint:
         raise error
 
     def _record(self, error: ProviderError, body: object, **fields: Any) -> None:
-        detail = error_text(body)[:2000]
+        detail = error_text(body)
         if self._key is not None:
             detail = detail.replace(self._key.get_secret_value(), "[redacted]")
         _log.warning("provider_error", code=error.code, detail=detail[:500], **fields)
@@ -184,10 +185,7 @@ async def _pieces(response: httpx.Response, clock: Clock) -> AsyncGenerator[byte
 
 
 async def _decode(response: httpx.Response, pieces: AsyncIterator[bytes]) -> AsyncIterator[Event]:
-    content_type = response.headers.get("content-type", "")
-    if "html" in content_type:  # a login or error page: the address is wrong, or a proxy answers
-        raise protocol_error(retryable=False)
-    if "json" in content_type:
+    if "json" in response.headers.get("content-type", ""):
         yield Event("", b"".join([piece async for piece in pieces]))
         yield Event("", b"[DONE]")
         return

@@ -46,7 +46,7 @@ class EventDecoder:
         return len(self._rest) + sum(map(len, self._data))
 
     def _line(self, line: bytes) -> Iterator[Event]:
-        if not line:
+        if not line.strip():
             if self._data:
                 yield Event(self._name, b"\n".join(self._data))
             self._name, self._data = "", []

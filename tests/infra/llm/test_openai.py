@@ -11,6 +11,7 @@ from langchain_core.tools import tool
 from pydantic import BaseModel
 
 from backend.errors import ProviderError
+from backend.infra.llm import openai
 from backend.infra.llm.openai import OpenAIModel
 from tests.infra.llm.conftest import KEY, MakeModel, run
 from tests.support.fake_llm import FakeLLM, chunks, hang_after, json_reply, raw, status, text, tool_call
@@ -156,6 +157,17 @@ async def test_e01_chunks_without_choices_or_delta_keep_text_and_usage(
     assert outcome.message.usage_metadata == {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
 
 
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+async def test_e01_usage_is_kept_wherever_it_comes(llm: FakeLLM, model: OpenAIModel, place: int):
+    bodies: list[Any] = [delta({"content": "one "}), delta({"content": "two"}), delta(finish="stop")]
+    bodies.insert(place, {"choices": [], "usage": USAGE})
+    llm.script(chunks(*bodies))
+    outcome = await run(model)
+    assert outcome.text == "one two"
+    assert outcome.message is not None
+    assert outcome.message.usage_metadata == {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
+
+
 async def test_e01_running_usage_in_each_chunk_is_not_added_up(llm: FakeLLM, model: OpenAIModel):
     first = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
     llm.script(chunks(delta({"content": "a"}, usage=first), delta({"content": "b"}, finish="stop", usage=USAGE)))
@@ -227,6 +239,16 @@ async def test_e07_end_after_the_reason_is_complete_without_done(llm: FakeLLM, m
 async def test_e07_reset_after_the_reason_keeps_the_whole_answer(llm: FakeLLM, model: OpenAIModel):
     llm.script(raw(event(delta({"content": "whole"})), event(delta(finish="stop")), end=Action.RESET))
     outcome = await run(model)
+    assert (outcome.text, outcome.error) == ("whole", None)
+
+
+async def test_e07_endless_keep_alives_after_the_reason_do_not_hold_the_answer(
+    llm: FakeLLM, model: OpenAIModel, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(openai, "_AFTER_FINISH_SECONDS", 0.3)
+    pings = [piece for _ in range(20_000) for piece in (b": ping\n\n", 0.02)]
+    llm.script(raw(event(delta({"content": "whole"})), event(delta(finish="stop")), *pings))
+    outcome = await asyncio.wait_for(run(model), 60)
     assert (outcome.text, outcome.error) == ("whole", None)
 
 

@@ -141,6 +141,11 @@ BROKEN: dict[str, list[Any]] = {
         part(1, "y", "weather", '{"city"'),
         part(2, "z", "", ': "Rome"}'),
     ],
+    "unclear_owner_that_would_parse": [
+        part(0, "x", "search", '{"query": "a"'),
+        part(1, "y", "search", ""),
+        part(2, "z", "", "}"),
+    ],
     "no_function": [{"index": 0, "id": "x", "function": "search"}],
     "no_dict": ["search"],
     "none_at_all": [],
