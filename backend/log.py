@@ -165,3 +165,19 @@ def bind_run(run_id: str, session_id: str) -> AbstractContextManager[None]:
 
 def _dumps(value: object, **_: Any) -> str:
     return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+# Until configure_logging is called (a command that never does, a crash before): redacted lines too. The library's own
+# default would draw tracebacks with the values of local variables.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.format_exc_info,
+        Redactor(),
+        structlog.processors.JSONRenderer(serializer=_dumps),
+    ],
+    logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    wrapper_class=structlog.stdlib.BoundLogger,
+    cache_logger_on_first_use=False,
+)

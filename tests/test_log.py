@@ -31,10 +31,10 @@ class Stderr:
 def stderr(capsys: pytest.CaptureFixture[str]) -> Iterator[Stderr]:
     """stderr of a configured process; the logging of the test run is put back afterwards."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, configured = root.handlers[:], root.level, structlog.get_config()
     yield Stderr(capsys)
     root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+    structlog.configure(**configured)
 
 
 def _lines(stream: Stderr) -> list[dict[str, Any]]:
@@ -62,6 +62,16 @@ def test_one_json_line_an_event_with_the_ids_of_its_context(stderr: Stderr) -> N
     assert "private" not in stderr.getvalue()
     assert (library["event"], library["request_id"]) == ("slow query", "r-1")
     assert "request_id" not in later
+
+
+def test_j12_before_it_is_configured_nothing_is_shown_either(stderr: Stderr) -> None:
+    password = CANARY
+    try:
+        raise ValueError(f"password={password}")
+    except ValueError as error:
+        get_logger("x").error("crashed", exc_info=error, token=CANARY)
+    assert CANARY not in stderr.getvalue()
+    assert "ValueError" in _lines(stderr)[0]["exception"]
 
 
 def test_the_level_counts_and_the_last_call_wins(stderr: Stderr) -> None:

@@ -34,10 +34,10 @@ def auth_config() -> AuthConfig:
 @pytest.fixture
 def logging_put_back() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, configured = root.handlers[:], root.level, structlog.get_config()
     yield
     root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+    structlog.configure(**configured)
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ ASSIGNMENT = re.compile(r"JWT_SECRET_KEY[\"']?\s*[:=]\s*[\"']?([^\s\"'`,)#]+)")
         "",
         "   ",
         secrets.token_hex(8),
+        secrets.token_urlsafe(48)[:31],
+        secrets.token_urlsafe(48) + "\x07",
         "a" * 64,
         "abcd1234" * 8,
         "0123456789abcdefghijklmnopqrstuvwxyz",
