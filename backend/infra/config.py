@@ -9,6 +9,8 @@ from typing import Literal, Self
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from backend.infra.database.engine import async_url
+
 
 class ModelConfig(BaseModel):
     """The chat model provider; without ``llm_base_url`` the extractive model answers.
@@ -75,6 +77,20 @@ class StorageConfig(BaseModel):
     database_url: SecretStr | None = None
     redis_url: SecretStr | None = None
     database_pool_size: int = Field(default=10, ge=1, le=1000)
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            async_url(value.get_secret_value())
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must be a redis://, rediss:// or unix:// address")
+        return value
 
     @field_validator("database_url", "redis_url", mode="before")
     @classmethod

@@ -52,7 +52,24 @@ def test_e04_reasoning_is_never_sent(text: str, sent: str) -> None:
 
 
 PARTS = st.sampled_from(
-    ["<think>", "</think>", "[1]", "[9]", "[1,2]", "[^1]", "[ID:2]", "`", "```", "\n", "a < b", "[", "]", "x", " ", "，"]
+    [
+        "<think>",
+        "</think>",
+        "[1]",
+        "[9]",
+        "[1,2]",
+        "[^1]",
+        "[ID:2]",
+        "`",
+        "```",
+        "\n",
+        "a < b",
+        "[",
+        "]",
+        "x",
+        " ",
+        "，",
+    ]
 )
 
 

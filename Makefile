@@ -1,0 +1,50 @@
+# Two commands do everything: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: install run test lint format lock clean
+
+install: $(VENV)/.base
+
+# An editable install without its dependencies: those come from the lock, checked by hash, and nothing else does.
+define install_locked
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit("Citewire needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --require-hashes -r $(1)
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+endef
+
+$(VENV)/.base: requirements/base.txt pyproject.toml
+	$(call install_locked,requirements/base.txt)
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml
+	$(call install_locked,requirements/dev.txt)
+	@touch $@ $(VENV)/.base
+
+run: $(VENV)/.base
+	$(BIN)/citewire serve --sample
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile $(TESTS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Writes the locks anew; needs `uv` (pip install uv). No registry address is written.
+LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
+lock:
+	$(LOCK) --output-file requirements/base.txt
+	$(LOCK) --extra dev --constraint requirements/base.txt --output-file requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
