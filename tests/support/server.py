@@ -113,7 +113,7 @@ class ServerProcess:
         """Return when ``/health/ready`` answers 200 with status ``ok``. Raises as :meth:`start` does."""
         try:
             async with asyncio.timeout(timeout), httpx.AsyncClient(base_url=self.url, timeout=10) as client:
-                while not await self._ready(client):
+                while not await self._ready(client):  # noqa: ASYNC110  # another process tells by its answers only
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError as error:
             raise TimeoutError(f"the server was not ready in {timeout} s:\n{self.logs()[-4000:]}") from error
@@ -133,7 +133,7 @@ class ServerProcess:
         await self.wait()
 
     async def sigterm(self, *, wait: bool = True) -> int | None:
-        """SIGTERM to the server process; with ``wait`` returns its exit code."""
+        """SIGTERM to the server process; with ``wait`` returns its exit code (0 or -15)."""
         if self.returncode is None:
             os.kill(self.pid, signal.SIGTERM)
         return await self.wait() if wait else None
@@ -155,10 +155,10 @@ class ServerProcess:
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
                 await self.sigterm()
-            killed = self.returncode != 0
+            ended_in_order = self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
             self._signal_group(signal.SIGKILL)
             await self.wait()
-            if killed:
+            if not ended_in_order:
                 await asyncio.to_thread(self._end_embedded)
         shutil.rmtree(self._home, ignore_errors=True)
 
