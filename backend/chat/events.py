@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend.chat import run_repository
@@ -34,6 +36,8 @@ class RunLog:
     """The last event is appended, or the run is lost to this worker: nothing more comes."""
     cut: bool = False
     """The end could not be stored; subscribers are let go without ``done``."""
+    tail_seq: int | None = None
+    """Where the end of the stream begins: above it there is no text any more."""
     pieces: list[str] = field(default_factory=list[str])
     flushing: asyncio.Event | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,7 +60,8 @@ class RunLog:
         self.wake()
 
     def extend(self, batch: EventBatch) -> None:
-        """Append events that are numbered and stored already."""
+        """Append the end of the stream, numbered and stored already."""
+        self.tail_seq = batch.first_seq
         self.events.extend(batch.events)
         self.stored = len(self.events)
         self.wake()
@@ -122,9 +127,9 @@ class EventHub:
             try:
                 await self.flush()
                 self._failing_since = None
-            except StorageUnavailable:
+            except (StorageUnavailable, DBAPIError):
                 self._failing_since = self._failing_since or asyncio.get_running_loop().time()
-                _log.warning("event_flush_failed")
+                _log.warning("event_flush_failed", exc_info=True)
 
     def failing_for(self) -> float:
         """Seconds since when no event could be stored; 0 when they can."""
@@ -141,6 +146,8 @@ class EventHub:
             log.flushing = done
         try:
             async with transaction(self._engine) as connection:
+                # What a crash of PostgreSQL may cost here is the text of an unfinished answer.
+                await connection.execute(text("set local synchronous_commit = off"))
                 await run_repository.insert_events(connection, [batch for _, batch in work], self._worker_id)
             for log, batch in work:
                 log.stored = batch.last_seq

@@ -5,6 +5,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from sqlalchemy import Row, func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.chat.records import EventBatch, RunRef, RunRow, TurnClaim, TurnEnd
@@ -92,20 +93,26 @@ async def create(connection: AsyncConnection, ref: RunRef, claim: TurnClaim) -> 
 
 async def renew(
     connection: AsyncConnection, worker_id: str, run_ids: Sequence[UUID], lease_seconds: float
-) -> dict[UUID, bool]:
-    """Renew the leases that this worker still holds; gives each one's ``stop_requested``. A missing id is lost."""
+) -> set[UUID]:
+    """Renew the leases that this worker still holds, and give those; a missing id is lost."""
     rows = await connection.execute(
         update(Run)
         .where(Run.id.in_(run_ids), Run.worker_id == worker_id, Run.status == "running")
         .values(lease_expires_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, lease_seconds))
-        .returning(Run.id, Run.stop_requested)
+        .returning(Run.id)
     )
-    return {row.id: row.stop_requested for row in rows}
+    return set(rows.scalars())
 
 
 async def request_stop(connection: AsyncConnection, run_id: UUID) -> None:
     """Ask the owner, on whatever worker, to stop the run."""
     await connection.execute(update(Run).where(Run.id == run_id, Run.status == "running").values(stop_requested=True))
+
+
+async def stop_requests(connection: AsyncConnection, worker_id: str, run_ids: Sequence[UUID]) -> list[UUID]:
+    """Those of this worker's runs that someone asked to stop."""
+    query = select(Run.id).where(Run.id.in_(run_ids), Run.worker_id == worker_id, Run.stop_requested)
+    return list((await connection.execute(query)).scalars())
 
 
 async def expired(connection: AsyncConnection, limit: int) -> list[RunRow]:
@@ -145,9 +152,11 @@ _INSERT_EVENTS = text(
                 cast(:events as text[])) as b(run_id, first_seq, last_seq, events)
     join runs on runs.id = b.run_id and runs.status = 'running' and runs.worker_id = :worker_id
     for key share of runs
+    on conflict (run_id, first_seq) do update set last_seq = excluded.last_seq, events = excluded.events
     """
 )
-"""The join is the fence: a worker that lost a run can add nothing to its log."""
+"""The join is the fence: a worker that lost a run can add nothing to its log. A batch that is there already, because
+the answer to its commit was lost, is written again: it has only grown at its end."""
 
 
 async def insert_events(connection: AsyncConnection, batches: Sequence[EventBatch], worker_id: str) -> None:
@@ -168,14 +177,14 @@ async def insert_events(connection: AsyncConnection, batches: Sequence[EventBatc
 
 async def append_events(connection: AsyncConnection, batch: EventBatch) -> None:
     """Append one batch without asking who owns the run: for the transaction that has just made it terminal."""
-    await connection.execute(
-        insert(RunEvents).values(
-            run_id=batch.run_id,
-            first_seq=batch.first_seq,
-            last_seq=batch.last_seq,
-            events=b"\n".join(batch.events).decode(),
-        )
+    statement = upsert(RunEvents).values(
+        run_id=batch.run_id,
+        first_seq=batch.first_seq,
+        last_seq=batch.last_seq,
+        events=b"\n".join(batch.events).decode(),
     )
+    written = {"last_seq": statement.excluded.last_seq, "events": statement.excluded.events}
+    await connection.execute(statement.on_conflict_do_update(index_elements=["run_id", "first_seq"], set_=written))
 
 
 async def read_events(

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import orjson
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend.chat import run_repository
@@ -25,6 +26,9 @@ REAP_GAP = 1_000
 REAP_LIMIT = 100
 KEY_HOURS = 24.0
 SWEEP_SECONDS = 60.0
+STOP_POLL_SECONDS = 0.4
+"""A stop that another worker was asked for ends the provider call within a second."""
+
 _log = get_logger(__name__)
 
 
@@ -53,6 +57,7 @@ class RunSupervisor:
         self._tasks = [
             asyncio.create_task(self._hub.flush_forever()),
             asyncio.create_task(_every(beat, self.renew)),
+            asyncio.create_task(_every(STOP_POLL_SECONDS, self.stop_requested)),
             asyncio.create_task(_every(beat, self.reap)),
             asyncio.create_task(_every(SWEEP_SECONDS, self.sweep)),
         ]
@@ -111,8 +116,18 @@ class RunSupervisor:
         async with transaction(self._engine) as connection:
             await run_repository.request_stop(connection, run_id)
 
+    async def stop_requested(self) -> None:
+        """Stop the runs of this worker that another one was asked to stop."""
+        if not self._handles:
+            return
+        async with transaction(self._engine) as connection:
+            wanted = await run_repository.stop_requests(connection, self._worker_id, list(self._handles))
+        for run_id in wanted:
+            if (handle := self._handles.get(run_id)) is not None:
+                handle.cancel("stop")
+
     async def renew(self) -> None:
-        """Renew the leases; let go of runs that were lost, stop those that another worker was asked to stop.
+        """Renew the leases and let go of the runs that were lost.
 
         When PostgreSQL was away for a whole lease, other workers may have ended the runs: they are let go unwritten.
         """
@@ -132,8 +147,6 @@ class RunSupervisor:
                 continue
             if run_id not in held:
                 handle.cancel("lost")
-            elif held[run_id]:
-                handle.cancel("stop")
         if self._hub.failing_for() > self._config.lease_seconds:
             self._cancel_all("storage")
 
@@ -173,10 +186,12 @@ class RunSupervisor:
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do ``work`` again and again; PostgreSQL being away is waited out."""
+    """Do ``work`` again and again. PostgreSQL being away is waited out, and one refused statement ends nothing."""
     while True:
         await asyncio.sleep(seconds)
         try:
             await work()
         except StorageUnavailable:
             _log.warning("storage_unavailable", work=work.__name__)
+        except DBAPIError:
+            _log.exception("statement_failed", work=work.__name__)

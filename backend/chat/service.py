@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -161,7 +162,10 @@ class ChatService:
             turn = await self.storage.append_turn(claim)
         if turn.created:
             log = self._hub.open(turn.ref.run_id)
-            self._runs.add(RunHandle(turn.ref, claim.message, claim.language, log, turn.title), self._runner.run)
+            handle = RunHandle(turn.ref, claim.message, claim.language, log, turn.title)
+            self._runs.add(handle, self._runner.run)
+            if self._draining:  # since the check above
+                handle.cancel("shutdown")
         return _started(turn)
 
     async def _free_session(self, claim: TurnClaim, *, interrupt: bool) -> None:
@@ -249,7 +253,9 @@ class ChatService:
             handle = self._runs.handle(run_id)
             left = deadline - asyncio.get_running_loop().time()
             if handle is not None and left > 0:
-                await asyncio.wait([asyncio.create_task(handle.done.wait())], timeout=left)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await handle.done.wait()
             run = await self.storage.run(user_id, run_id)
             if run is None:
                 return "stopped"

@@ -67,7 +67,8 @@ class Subscriptions:
         try:
             log = self._hub.get(run_id)
             cursor = after
-            if log is not None and self._hub.memory_log:
+            # A log that was cut lacks its end; the table has it as soon as somebody could store it.
+            if log is not None and self._hub.memory_log and not log.cut:
                 async for events in self._from_memory(log, after):
                     cursor = events[-1].seq
                     yield events
@@ -83,8 +84,8 @@ class Subscriptions:
     async def _from_memory(self, log: RunLog, after: int) -> AsyncGenerator[list[LoggedEvent]]:
         cursor, caught_up = after, False
         if cursor > log.last_seq:
-            cursor = log.last_seq
-            yield [_gap(after + 1, cursor, log.text)]
+            cursor = log.last_seq if log.tail_seq is None else log.tail_seq - 1
+            yield [_gap(cursor + 1, cursor, log.text)]
         while True:
             if cursor < log.last_seq:
                 if caught_up and log.last_seq - cursor > self._max_behind:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sqlalchemy.exc import DBAPIError
+
 from backend.catalogue import Language, say
 from backend.chat.citations import build_citations
 from backend.chat.config import ChatConfig
@@ -45,14 +47,15 @@ class RunHandle:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     cancelled_at: float | None = None
+    """When the answer was cut short, in the time of the loop; ``None`` for one that had ended by itself."""
 
     def cancel(self, cause: Cause) -> None:
         """End the answer now; the first cause counts. The turn then stores what there is."""
-        if self.cause is None and not self.log.sealed:
-            self.cause = cause
+        if self.cause is not None or self.log.sealed:
+            return
+        self.cause = cause
+        if self.agent is None or self.agent.cancel():
             self.cancelled_at = asyncio.get_running_loop().time()
-            if self.agent is not None:
-                self.agent.cancel()
 
 
 class TurnRunner:
@@ -106,7 +109,7 @@ class TurnRunner:
         await _settled(handle)
         if text := answer.flush():
             queue.put_nowait(ContentEvent(content=text))
-        if not handle.agent.done() or handle.agent.cancelled():
+        if handle.cancelled_at is not None:  # whatever it made of the cancellation
             return None
         error = handle.agent.exception()
         if error is None or isinstance(error, AppError):
@@ -177,6 +180,11 @@ class TurnRunner:
                     raise
                 _log.warning("finish_retried", tries=tries)
                 await asyncio.sleep(RETRY_SECONDS)
+            except DBAPIError:  # not a matter of time
+                if events is None:
+                    raise
+                _log.exception("events_refused")
+                tries = _TRIES_WITH_EVENTS
 
     def _close_unstored(self, handle: RunHandle) -> None:
         code = StorageUnavailable.code
@@ -245,8 +253,7 @@ def _outcome(
 ) -> tuple[Literal["completed", "stopped", "failed", "interrupted"], ErrorInfo | None]:
     if error is not None:
         return "failed", error_info(error.code, handle.language, error.retryable, error.retry_after)
-    assert handle.agent is not None
-    if not handle.agent.cancelled():
+    if handle.cancelled_at is None:
         return "completed", None
     if handle.cause == "stop":
         return "stopped", None

@@ -10,6 +10,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from backend.api.deps import CurrentLanguage, CurrentServices, CurrentUser, PathId, Services
 from backend.api.errors import error_responses
 from backend.chat.subscription import LoggedEvent, StreamCut
+from backend.errors import AppError
 from backend.protocols.native import DONE, frame
 from backend.schemas.chat import ChatRequest, ChatResponse, MessageInfo, RunInfo, StopResponse
 
@@ -106,7 +107,7 @@ async def _frames(events: AsyncGenerator[list[LoggedEvent]], *, with_ids: bool) 
     try:
         async for batch in events:
             yield b"".join(frame(event.data, event.seq if with_ids else None) for event in batch)
-    except StreamCut:
+    except (StreamCut, AppError):  # PostgreSQL is away, or the session was deleted: the client may come back
         return
     finally:
         await events.aclose()
