@@ -106,4 +106,4 @@ def _usage(value: object) -> UsageMetadata | None:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value < 2**31 else 0

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
-import orjson
 from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
 
 from backend.infra.llm.errors import protocol_error
@@ -28,7 +27,7 @@ class _Call:
 
     @property
     def complete(self) -> bool:
-        return bool(self.arguments) and _json_object(self.arguments) is not None
+        return bool(self.arguments) and _clean_arguments(self.arguments) is not None
 
 
 class ToolCallAssembler:
@@ -60,13 +59,12 @@ class ToolCallAssembler:
         seen: set[str] = set()
         chunks: list[ToolCallChunk] = []
         for index, call in enumerate(self._calls):
-            arguments = _json_object(call.arguments or "{}")
-            if arguments is None or not call.name:
+            args = _clean_arguments(call.arguments or "{}")
+            if args is None or not call.name:
                 raise protocol_error()
             # A result is matched to its call by id, so an absent or repeated one is replaced.
             call_id = call.id if call.id and call.id not in seen else f"call_{uuid4().hex}"
             seen.add(call_id)
-            args = orjson.dumps(clean_json(arguments)).decode()
             chunks.append(tool_call_chunk(name=call.name, args=args, id=call_id, index=index))
         return chunks
 
@@ -115,11 +113,12 @@ def _arguments(value: object) -> str:
     return _text(value)
 
 
-def _json_object(text: str) -> dict[str, Any] | None:
+def _clean_arguments(text: str) -> str | None:
+    """The JSON object in ``text`` with clean strings, as JSON again; None if it is no whole one."""
     try:
-        value: object = json.loads(text)  # not orjson: it refuses the lone surrogates that models do write
+        # Not orjson: it refuses the lone surrogates and the long integers that models do write.
+        value: object = json.loads(text)
+        cleaned = clean_json({} if value is None else value)
+        return json.dumps(cleaned, ensure_ascii=False, allow_nan=False) if isinstance(cleaned, dict) else None
     except (ValueError, RecursionError):
         return None
-    if value is None:
-        return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None

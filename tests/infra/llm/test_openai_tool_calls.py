@@ -123,16 +123,18 @@ async def test_e02_plain_json_calls_are_read(llm: FakeLLM, model: OpenAIModel):
 
 
 async def test_e02_arguments_are_cleaned(llm: FakeLLM, model: OpenAIModel):
-    script(llm, part(0, "x", "search", '{"query": "a\\u0000b\\ud800c"}'))
+    script(llm, part(0, "x", "search", '{"query": "a\\u0000b\\ud800c", "n": 123456789012345678901234567890}'))
     message = (await run(model)).message
     assert message is not None
-    assert message.tool_calls[0]["args"] == {"query": "ab\ufffdc"}
+    assert message.tool_calls[0]["args"] == {"query": "ab\ufffdc", "n": 123456789012345678901234567890}
 
 
 BROKEN: dict[str, list[Any]] = {
     "half_json": [part(0, "x", "search", '{"query": "pag')],
     "no_object": [part(0, "x", "search", '["page 17"]')],
     "double": [part(0, "x", "search", ARGS + ARGS)],
+    "too_deep": [part(0, "x", "search", '{"query": ' + "[" * 3000 + "]" * 3000 + "}")],
+    "not_a_number": [part(0, "x", "search", '{"query": NaN}')],
     "no_name": [part(0, "x", None, ARGS)],
     "name_changes": [part(0, "x", "search", '{"query"'), part(0, "y", "weather", ': "page 17"}')],
     "named_pieces_with_new_ids": [part(0, "x", "search", '{"query"'), part(1, "y", "search", ': "a"}')],
