@@ -29,7 +29,8 @@ from backend.text import clean_text
 logger = logging.getLogger(__name__)
 
 MAX_FILENAME_BYTES = 255
-MAX_QUERY_CHARS = 8_000
+MAX_QUERY_CHARS, MAX_EMBEDDED_QUERY_CHARS = 8_000, 1_000
+"""Of a longer query the words count up to the first, and both ends are embedded: that costs time by length."""
 PURGE_SECONDS = 5.0
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -171,6 +172,9 @@ class KnowledgeBase:
             asked *= 4
 
     async def _query_vector(self, query: str) -> list[float] | None:
+        if len(query) > MAX_EMBEDDED_QUERY_CHARS:
+            half = MAX_EMBEDDED_QUERY_CHARS // 2
+            query = f"{query[:half]} {query[-half:]}"
         try:
             return await self._embedder.embed_query(query)
         except ProviderError as error:

