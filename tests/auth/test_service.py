@@ -112,6 +112,19 @@ async def test_j05_a_disabled_or_deleted_account_has_no_tokens(
         await service.authenticate(again.access_token)
 
 
+async def test_j05_a_disabled_account_has_no_tokens_however_it_was_disabled(
+    service: AuthService, engine: AsyncEngine
+) -> None:
+    first = await service.register("alice", PASSWORD)
+    async with transaction(engine) as connection:
+        await connection.execute(text("update users set disabled = true"))
+    for attempt in (service.authenticate(first.access_token), service.login("alice", PASSWORD)):
+        with pytest.raises(Unauthorized):
+            await attempt
+    with pytest.raises(Forbidden):
+        await service.change_password(first.principal, PASSWORD, WRONG)
+
+
 async def test_j08_every_failed_login_costs_one_verification(
     service: AuthService, accounts: AccountRepository, hasher: CountingHasher
 ) -> None:
