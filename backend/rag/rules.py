@@ -21,6 +21,8 @@ _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 _KANA = re.compile("[\u3041-\u30ff]")
 _FUNCTION_HAN = frozenset("是在有和与及或对从到被把给让向由于为以之其这那哪谁几何如怎什么多少的了吗呢吧啊个些一不请问")
 """Characters of Chinese question words and particles: a sentence that shares only these shares nothing."""
+_WRAPPED_HAN = re.compile(r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])[ \t]*\r?\n[ \t]*(?=[\u3400-\u9fff])")
+"""A line end inside Chinese text, which has no spaces."""
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 
 
@@ -100,5 +102,6 @@ def _select(scored: Sequence[ScoredSentence]) -> list[ScoredSentence]:
 
 def _quotable(sentence: str) -> str:
     """One line of at most ``MAX_QUOTE_CHARS``. A bracketed number of the source would pass for a citation."""
-    text = _NUMBER.sub(r"(\1)", " ".join(sentence.split()))
+    text = " ".join(_WRAPPED_HAN.sub("", sentence).split())
+    text = _NUMBER.sub(r"(\1)", text)
     return text if len(text) <= MAX_QUOTE_CHARS else text[: MAX_QUOTE_CHARS - 1].rstrip() + "…"

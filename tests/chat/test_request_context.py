@@ -3,12 +3,13 @@ import threading
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend.chat.request_context import ChatRequestContext, StoredTrace
 from backend.schemas.chat import ChatEvent, HitlResumeState, RagStepEvent
 
+UNHURRIED = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 TRACE = {"tool_used": True, "query": "why", "unknown": 1, "recall_count": "many"}
 SNAPSHOT = {"question": "why", "route": "clarify", "retrieval_status": "needs_clarification"}
 
@@ -25,19 +26,19 @@ async def drained(queue: asyncio.Queue[ChatEvent]) -> list[RagStepEvent]:
     return events  # type: ignore[return-value]
 
 
-async def test_f05_sync_context_has_user_session_language_and_no_queue():
+async def test_sync_context_has_user_session_language_and_no_queue():
     user = uuid4()
     ctx = ChatRequestContext.for_sync(user, "s", language="zh")
     assert (ctx.user_id, ctx.session_id, ctx.language, ctx.output_queue) == (user, "s", "zh", None)
     ctx.emit_rag_step("i", "goes nowhere")
 
 
-def test_f06_stream_context_needs_a_loop():
+def test_stream_context_needs_a_loop():
     with pytest.raises(RuntimeError):
         ChatRequestContext.for_stream(uuid4(), "s", asyncio.Queue())
 
 
-async def test_f07_step_arrives_with_its_fields():
+async def test_step_arrives_with_its_fields():
     ctx, queue = watched()
     ctx.emit_rag_step("🔍", "label", "detail", group="g", group_label="G")
     ctx.emit_rag_step("x", "second")
@@ -49,7 +50,7 @@ async def test_f07_step_arrives_with_its_fields():
     assert second.step.group is None
 
 
-async def test_f07_step_text_can_always_be_encoded():
+async def test_step_text_can_always_be_encoded():
     ctx, queue = watched()
     ctx.emit_rag_step("i", "a\ud800b", "{0.__class__} %s \x00")
     (event,) = await drained(queue)
@@ -58,8 +59,9 @@ async def test_f07_step_text_can_always_be_encoded():
     event.model_dump_json()
 
 
+@UNHURRIED
 @given(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=20))
-def test_f07_times_add_up_and_never_go_back(waits: list[float]):
+def test_times_add_up_and_never_go_back(waits: list[float]):
     async def run(monkeypatch: pytest.MonkeyPatch) -> list[RagStepEvent]:
         now = 1000.0
         monkeypatch.setattr("backend.chat.request_context.time.monotonic", lambda: now)
@@ -81,7 +83,7 @@ def test_f07_times_add_up_and_never_go_back(waits: list[float]):
     assert elapsed[-1] == pytest.approx(sum(waits) * 1000, abs=1e-2)
 
 
-async def test_f07_steps_of_many_threads_arrive_whole_and_in_order_of_their_times():
+async def test_steps_of_many_threads_arrive_whole_and_in_order_of_their_times():
     ctx, queue = watched()
     threads = [
         threading.Thread(target=lambda name=name: [ctx.emit_rag_step("i", str(name)) for _ in range(200)])
@@ -97,22 +99,25 @@ async def test_f07_steps_of_many_threads_arrive_whole_and_in_order_of_their_time
     assert all(event.step.stage_elapsed_ms >= 0 for event in events)
 
 
-async def test_f07_full_queue_drops_the_step():
+async def test_full_queue_drops_the_step_quietly():
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     ctx, queue = watched(maxsize=1)
     ctx.emit_rag_step("i", "kept")
     ctx.emit_rag_step("i", "dropped")
     (event,) = await drained(queue)
     assert event.step.label == "kept"
+    assert errors == []
 
 
-def test_f07_closed_loop_is_no_error():
+def test_closed_loop_is_no_error():
     loop = asyncio.new_event_loop()
     ctx = ChatRequestContext.for_stream(uuid4(), "s", asyncio.Queue(), loop)
     loop.close()
     ctx.emit_rag_step("i", "l")
 
 
-async def test_f08_trace_is_normalized_and_snapshot_validated():
+async def test_trace_is_normalized_and_snapshot_validated():
     ctx = ChatRequestContext.for_sync(uuid4(), "s")
     ctx.store_rag_trace(TRACE, SNAPSHOT)
     expected = StoredTrace({"tool_used": True, "query": "why"}, HitlResumeState.model_validate(SNAPSHOT))
@@ -122,7 +127,7 @@ async def test_f08_trace_is_normalized_and_snapshot_validated():
     assert ctx.peek_rag_trace() == expected
 
 
-async def test_f09_f10_peek_leaves_and_take_clears_both():
+async def test_peek_leaves_and_take_clears_both():
     ctx = ChatRequestContext.for_sync(uuid4(), "s")
     assert ctx.peek_rag_trace() is None
     assert ctx.take_rag_trace() is None
@@ -133,20 +138,20 @@ async def test_f09_f10_peek_leaves_and_take_clears_both():
     assert ctx.peek_rag_trace() is None
 
 
-async def test_f08_a_trace_without_anything_valid_is_none():
+async def test_a_trace_without_anything_valid_is_none():
     ctx = ChatRequestContext.for_sync(uuid4(), "s")
     ctx.store_rag_trace({"unknown": 1})
     assert ctx.take_rag_trace() is None
 
 
-async def test_f11_f12_one_slot_until_reset():
+async def test_one_slot_until_reset():
     ctx = ChatRequestContext.for_sync(uuid4(), "s")
     assert [ctx.acquire_knowledge_tool_slot() for _ in range(3)] == [True, False, False]
     ctx.reset_knowledge_tool_budget()
     assert [ctx.acquire_knowledge_tool_slot() for _ in range(2)] == [True, False]
 
 
-def test_f12_one_of_many_threads_gets_the_slot():
+def test_one_of_many_threads_gets_the_slot():
     ctx = ChatRequestContext.for_sync(uuid4(), "s")
     got: list[bool] = []
     barrier = threading.Barrier(16)
@@ -163,7 +168,7 @@ def test_f12_one_of_many_threads_gets_the_slot():
     assert sorted(got) == [False] * 15 + [True]
 
 
-async def test_f13_closed_context_takes_and_sends_nothing():
+async def test_closed_context_takes_and_sends_nothing():
     ctx, queue = watched()
     ctx.store_rag_trace(TRACE)
     ctx.close()

@@ -101,7 +101,7 @@ def called_twice(request: Request) -> Reply:
     return text("24 months [1].")
 
 
-async def test_f25_the_agent_calls_the_tool_gets_the_chunks_and_streams():
+async def test_the_agent_calls_the_tool_gets_the_chunks_and_streams():
     async with fake() as (llm, model):
         llm.script(tool_call("search_knowledge_base", {"query": "warranty"}), text("It lasts 24 months [1]."))
         ctx, queue = watched()

@@ -1,13 +1,14 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend.rag.merge import auto_merge
 from backend.rag.retrieve import Candidate, candidates
 from tests.rag.library import MemoryLibrary, StoredPiece, identify, leaf
 
+UNHURRIED = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 USER = identify("user")
 SECTIONS = [
     leaf("root", level=1, page_number=1),
@@ -85,6 +86,7 @@ async def test_chunks_without_a_parent_stay():
     assert names(result.candidates) == ["lone", "other"]
 
 
+@UNHURRIED
 @given(
     st.lists(st.sampled_from([f"{s}{n}" for s in "abc" for n in range(1, 6)]), unique=True, max_size=15),
     st.integers(2, 5),

@@ -61,6 +61,8 @@ def test_a_bracketed_number_of_the_source_does_not_pass_for_a_citation():
 def test_lines_are_joined_and_long_sentences_cut():
     wrapped = answer_from_passages("pump colour", [{"index": 1, "cited_text": "The pump has\n  a blue\tcolour."}])
     assert wrapped.endswith("“The pump has a blue colour.” [1]")
+    chinese = answer_from_passages("水泵保修期", [{"index": 1, "cited_text": "水泵的保\n  修期为，\n两年。"}])
+    assert chinese.endswith("“水泵的保修期为，两年。” [1]")
     long = answer_from_passages("pump", [{"index": 1, "cited_text": "pump " * 1000}])
     quote = long.split("“")[1].split("”")[0]
     assert len(quote) <= MAX_QUOTE_CHARS

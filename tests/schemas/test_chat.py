@@ -2,7 +2,7 @@ import json
 import math
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backend.schemas.chat import (
@@ -16,6 +16,7 @@ from backend.schemas.chat import (
     normalize_rag_trace,
 )
 
+UNHURRIED = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 EVIDENCE = [name for name in RagTraceFields.model_fields if name.endswith("retrieved_chunks")]
 SCALARS = (
     st.none()
@@ -72,8 +73,9 @@ VALID_TRACE: dict[str, Any] = {
 }
 
 
+@UNHURRIED
 @given(CHUNKS | ANYTHING)
-def test_f01_keeps_items_with_a_filename_and_of_each_declared_keys_only(chunks: Any):
+def test_normalize_chunks_keeps_items_with_a_filename_and_of_each_declared_keys_only(chunks: Any):
     kept = _normalize_chunks(chunks)
     for item in kept:
         assert item["filename"]
@@ -82,7 +84,7 @@ def test_f01_keeps_items_with_a_filename_and_of_each_declared_keys_only(chunks: 
     assert _normalize_chunks(kept) == kept
 
 
-def test_f01_examples():
+def test_normalize_chunks_examples():
     assert _normalize_chunks([VALID_CHUNK]) == [VALID_CHUNK]
     assert _normalize_chunks([{"text": "no name"}, {"filename": ""}, {"filename": 3}, "x", None]) == []
     assert _normalize_chunks([{"filename": "a", "score": "high", "page_number": "iv", "x": 1, "heading": None}]) == [
@@ -91,8 +93,9 @@ def test_f01_examples():
     assert _normalize_chunks({"filename": "a"}) == []
 
 
+@UNHURRIED
 @given(SUB_TRACES)
-def test_f02_declared_fields_only_and_every_evidence_list_normalized(trace: dict[Any, Any]):
+def test_normalize_trace_fields_declared_fields_only_and_every_evidence_list_normalized(trace: dict[Any, Any]):
     kept = _normalize_trace_fields(trace)
     assert set(kept) <= set(RagTraceFields.model_fields)
     for name in EVIDENCE:
@@ -103,8 +106,9 @@ def test_f02_declared_fields_only_and_every_evidence_list_normalized(trace: dict
     assert _normalize_trace_fields(kept) == kept
 
 
+@UNHURRIED
 @given(SUB_TRACES | ANYTHING)
-def test_f03_never_raises_and_is_idempotent(trace: Any):
+def test_normalize_rag_sub_trace_never_raises_and_is_idempotent(trace: Any):
     kept = normalize_rag_sub_trace(trace)
     if kept is None:
         return
@@ -112,10 +116,11 @@ def test_f03_never_raises_and_is_idempotent(trace: Any):
     assert normalize_rag_sub_trace(kept) == kept
 
 
+@UNHURRIED
 @given(TRACES | ANYTHING)
 @example({"query": "\ud800", "sub_traces": [{"query": "a\x00"}]})
 @example({"evidence_confidence": math.nan, "rerank_min_score": math.inf})
-def test_f04_never_raises_is_idempotent_and_can_be_stored(trace: Any):
+def test_normalize_rag_trace_never_raises_is_idempotent_and_can_be_stored(trace: Any):
     kept = normalize_rag_trace(trace)
     if kept is None:
         return
@@ -127,33 +132,35 @@ def test_f04_never_raises_is_idempotent_and_can_be_stored(trace: Any):
     assert normalize_rag_trace(json.loads(stored)) == kept
 
 
-def test_f04_a_valid_trace_is_kept_as_it_is():
+def test_normalize_rag_trace_a_valid_trace_is_kept_as_it_is():
     trace = {**VALID_TRACE, "sub_traces": [VALID_TRACE]}
     assert normalize_rag_trace(trace) == trace
     assert normalize_rag_sub_trace(VALID_TRACE) == VALID_TRACE
 
 
+@UNHURRIED
 @given(st.sampled_from(sorted(VALID_TRACE)), ANYTHING)
-def test_f04_a_wrong_value_loses_its_field_only(name: str, value: Any):
+def test_normalize_rag_trace_a_wrong_value_loses_its_field_only(name: str, value: Any):
     kept = normalize_rag_trace({**VALID_TRACE, name: value})
     assert kept is not None
     others = {key: item for key, item in VALID_TRACE.items() if key != name}
     assert {key: item for key, item in kept.items() if key != name} == others
 
 
+@UNHURRIED
 @given(st.dictionaries(st.text(max_size=8).filter(lambda key: key not in RagTrace.model_fields), ANYTHING))
-def test_f04_unknown_fields_are_dropped(unknown: dict[str, Any]):
+def test_normalize_rag_trace_unknown_fields_are_dropped(unknown: dict[str, Any]):
     assert normalize_rag_trace({**unknown, **VALID_TRACE}) == VALID_TRACE
     assert normalize_rag_trace(unknown) is None
 
 
-def test_f03_f04_what_is_no_dict_or_empty_gives_none():
+def test_normalize_what_is_no_dict_or_empty_gives_none():
     for nothing in (None, {}, [], "trace", 3, [VALID_TRACE]):
         assert normalize_rag_trace(nothing) is None
         assert normalize_rag_sub_trace(nothing) is None
 
 
-def test_f03_sub_trace_has_no_sub_traces():
+def test_normalize_sub_trace_has_no_sub_traces():
     assert normalize_rag_sub_trace({"query": "q", "sub_traces": [{"query": "r"}]}) == {"query": "q"}
     assert normalize_rag_trace({"query": "q", "sub_traces": [{"query": "r"}, {}, "x"]}) == {
         "query": "q",
