@@ -70,10 +70,14 @@ def _is_sequence(value: str) -> bool:
 
 def _read_or_create(path: Path) -> str:
     """The content of ``path``; made if absent. Of several processes at once one wins and all read the same."""
-    if not path.exists():
-        _create(path)
-    path.chmod(0o600)
-    value = path.read_text(encoding="ascii", errors="replace").strip()
+    try:
+        if not path.exists():
+            _create(path)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+        value = path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise ValueError(f"JWT_SECRET_KEY: {path} cannot be made or read ({error.strerror}); or set the key") from error
     if len(value) < MIN_BYTES:
         raise ValueError(f"JWT_SECRET_KEY: {path} is damaged; remove the file (everyone signs in anew) or set the key")
     return value

@@ -101,6 +101,12 @@ def test_a_damaged_key_file_stops_the_start(data_dir: Path) -> None:
         load_or_create_secret(data_dir, None, embedded=True)
 
 
+def test_a_key_file_that_cannot_be_read_stops_the_start(data_dir: Path) -> None:
+    (data_dir / "jwt_secret").mkdir()
+    with pytest.raises(ValueError, match=NAME):
+        load_or_create_secret(data_dir, None, embedded=True)
+
+
 def _load(data_dir: str) -> str:
     return load_or_create_secret(Path(data_dir), None, embedded=True)
 
