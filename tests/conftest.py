@@ -21,9 +21,19 @@ from backend.infra.embedded.valkey import embedded_valkey
 _SERVICES = pytest.StashKey[Path]()
 
 
+def open_directory(prefix: str) -> Path:
+    """A new temporary directory that an unprivileged account may pass through.
+
+    In a closed one the embedded PostgreSQL of a test run by root would put its data below /var/lib.
+    """
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    path.chmod(0o711)
+    return path
+
+
 def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", None)
-    config.stash[_SERVICES] = Path(given["services"] if given else tempfile.mkdtemp(prefix="citewire-tests-"))
+    config.stash[_SERVICES] = Path(given["services"]) if given else open_directory("citewire-tests-")
 
 
 def pytest_configure_node(node: object) -> None:
@@ -104,6 +114,6 @@ async def redis_url(valkey_url: str) -> AsyncIterator[str]:
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
     """An empty data directory with a short path (socket paths are limited)."""
-    path = Path(tempfile.mkdtemp(prefix="citewire-data-"))
+    path = open_directory("citewire-data-")
     yield path
     shutil.rmtree(path, ignore_errors=True)
