@@ -1,22 +1,9 @@
-"""``citewire serve``."""
+"""``citewire serve``: its options only. The server itself is heavy, so no other command loads it."""
 
-import asyncio
-from contextlib import ExitStack
-from pathlib import Path
+from importlib import import_module
 from typing import Annotated
 
 import typer
-import uvicorn
-
-from backend.app import add_sample, create_app
-from backend.cli.output import fail
-from backend.infra.embedded.errors import EmbeddedServiceError
-from backend.infra.embedded.postgres import embedded_postgres
-from backend.infra.embedded.valkey import embedded_valkey
-from backend.settings import Settings, SettingsError, load_settings
-
-STREAM_END_SECONDS = 5
-"""What the server waits for streams beyond the grace in which they are ended."""
 
 
 def serve(
@@ -26,37 +13,5 @@ def serve(
     workers: Annotated[int | None, typer.Option(min=1, max=64, help="Processes.", show_default="WORKERS")] = None,
 ) -> None:
     """Start the server: embedded PostgreSQL and Valkey unless DATABASE_URL and REDIS_URL are set."""
-    try:
-        settings = load_settings()
-        changed = {"host": host, "port": port, "workers": workers}
-        settings = settings.model_copy(update={name: value for name, value in changed.items() if value is not None})
-        with ExitStack() as stack:
-            _hold_embedded(stack, settings)
-            asyncio.run(add_sample(settings, wanted=sample))
-            _run(settings)
-    except (SettingsError, EmbeddedServiceError, ValueError) as error:
-        fail(str(error))
-
-
-def _hold_embedded(stack: ExitStack, settings: Settings) -> None:
-    """Start the embedded servers here, so that they outlive any single worker."""
-    if settings.database_url is None:
-        stack.enter_context(embedded_postgres(settings.data_dir))
-    if settings.redis_url is None:
-        stack.enter_context(embedded_valkey(settings.data_dir))
-
-
-def _run(settings: Settings) -> None:
-    one = settings.workers == 1
-    uvicorn.run(
-        create_app(settings) if one else "backend.app:create_app",
-        factory=not one,
-        host=settings.host,
-        port=settings.port,
-        workers=settings.workers,
-        loop="uvloop",
-        http="httptools",
-        log_config=None,
-        access_log=True,
-        timeout_graceful_shutdown=int(settings.shutdown_grace_seconds) + STREAM_END_SECONDS,
-    )
+    server = import_module("backend.cli.server")
+    server.run_server(sample=sample, host=host, port=port, workers=workers)

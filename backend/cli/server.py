@@ -1,0 +1,67 @@
+"""The server process of ``citewire serve``."""
+
+import asyncio
+import signal
+from contextlib import ExitStack
+from types import FrameType
+from typing import NoReturn
+
+import uvicorn
+
+from backend.app import add_sample, create_app
+from backend.cli.output import fail
+from backend.infra.embedded.errors import EmbeddedServiceError
+from backend.infra.embedded.postgres import embedded_postgres
+from backend.infra.embedded.valkey import embedded_valkey
+from backend.settings import Settings, SettingsError, load_settings
+
+STREAM_END_SECONDS = 5
+"""What the server waits for streams beyond the grace in which they are ended."""
+
+
+def run_server(*, sample: bool, host: str | None, port: int | None, workers: int | None) -> None:
+    """Serve until a signal; None leaves an option as the environment says. Wrong options are one line and code 1."""
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        settings = load_settings()
+        changed = {"host": host, "port": port, "workers": workers}
+        settings = settings.model_copy(update={name: value for name, value in changed.items() if value is not None})
+        with ExitStack() as stack:
+            _hold_embedded(stack, settings)
+            asyncio.run(add_sample(settings, wanted=sample))
+            _run(settings)
+    except (SettingsError, EmbeddedServiceError, ValueError) as error:
+        fail(str(error))
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends the process through its ``finally`` blocks.
+
+    uvicorn raises the signal once more when it has shut down; by default that would end the process there and leave
+    the embedded servers behind.
+    """
+    raise SystemExit(0)
+
+
+def _hold_embedded(stack: ExitStack, settings: Settings) -> None:
+    """Start the embedded servers here, so that they outlive any single worker."""
+    if settings.database_url is None:
+        stack.enter_context(embedded_postgres(settings.data_dir))
+    if settings.redis_url is None:
+        stack.enter_context(embedded_valkey(settings.data_dir))
+
+
+def _run(settings: Settings) -> None:
+    one = settings.workers == 1
+    uvicorn.run(
+        create_app(settings) if one else "backend.app:create_app",
+        factory=not one,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        access_log=True,
+        timeout_graceful_shutdown=int(settings.shutdown_grace_seconds) + STREAM_END_SECONDS,
+    )
