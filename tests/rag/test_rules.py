@@ -37,6 +37,18 @@ def test_it_says_so_when_no_sentence_shares_a_content_term(question):
     assert answer_from_passages(question, PASSAGES) == say("extractive_nothing_found", "en")
 
 
+def test_one_common_word_of_a_long_question_is_not_enough():
+    question = (
+        "Which pump manufacturer sponsored the Danish national handball squad during Olympic qualification rounds?"
+    )
+    assert answer_from_passages(question, PASSAGES) == say("extractive_nothing_found", "en")
+
+
+def test_a_wordy_question_still_finds_its_sentence():
+    question = "Could you please tell me, for a report, how many months the warranty of the new pump series lasts?"
+    assert "“The warranty of the pump lasts 24 months.” [2]" in answer_from_passages(question, PASSAGES)
+
+
 def test_chinese_question_words_are_no_content():
     assert answer_from_passages("这是什么？", PASSAGES) == say("extractive_nothing_found", "zh")
 
