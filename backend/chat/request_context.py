@@ -144,7 +144,7 @@ class ChatRequestContext:
 
 
 def _offer(queue: asyncio.Queue[ChatEvent], event: ChatEvent) -> None:
-    with suppress(KeyError):  # a step is not content
+    with suppress(asyncio.QueueFull):  # a step is not content
         queue.put_nowait(event)
 
 
