@@ -18,7 +18,7 @@ _CITATION_PREFIX = re.compile(r"\[(?:\^|I(?:D(?::\s?)?)?)?(?:\d{1,4}(?:\s?[,ï¼Œã
 
 
 class AnswerFilter:
-    """Feed it text, send what it gives, :meth:`flush` at the end.
+    """Feed it text, send what it gives, :meth:`flush` at the end of each text.
 
     ``valid(n)`` tells whether ``[n]`` names a chunk that this run showed to the model. Inside code (inline or fenced)
     nothing is changed. Text is held back only while it may still become a tag or a citation.
@@ -45,9 +45,14 @@ class AnswerFilter:
         return "".join([self._char(char) for char in text])
 
     def flush(self) -> str:
-        """What was held back; call once, at the end. An unclosed reasoning block gives nothing."""
-        held, self._held = self._held, ""
-        return "" if self._thinking else held
+        """What was held back, at the end of a text; the next one begins anew, outside code and thoughts.
+
+        An unclosed reasoning block gives nothing.
+        """
+        held = "" if self._thinking else self._held
+        self._held, self._thinking, self._ticks, self._fence, self._inline = "", 0, 0, 0, 0
+        self._line_is_blank = True
+        return held
 
     def _char(self, char: str) -> str:
         if self._thinking:

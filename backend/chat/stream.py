@@ -48,8 +48,10 @@ class AnswerStream:
         message = chunk[0]
         if not isinstance(message, AIMessage):
             return ""
+        # What is held back belongs before the break: neither a citation nor a thought goes on in the next step.
+        rest = self.flush() if message.id != self._call_id else ""
         self._note_call(message)
-        return self._send(self._filter.feed(clean_text(str(message.text))))
+        return rest + self._send(self._filter.feed(clean_text(str(message.text))))
 
     def flush(self) -> str:
         """What was held back."""

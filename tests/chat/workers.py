@@ -1,0 +1,131 @@
+"""Workers in process: the chat service over a real database, with a model over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import orjson
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from backend.auth.repository import AccountRepository
+from backend.chat.config import ChatConfig
+from backend.chat.runtime import AgentRuntime
+from backend.chat.service import ChatService, StartedTurn
+from backend.infra.cache import Cache, create_redis
+from backend.infra.config import ModelConfig
+from backend.infra.llm.openai import openai_model
+from backend.infra.rate_limit import RateLimiter
+from backend.rag.config import RagConfig
+from backend.rag.pipeline import RetrievalPipeline
+from backend.schemas.auth import Principal
+from backend.schemas.chat import ChatRequest
+from tests.rag.library import MemoryLibrary, leaf
+from tests.support.fake_llm import FakeLLM
+
+WARRANTY = leaf("w", text="The warranty lasts 24 months.", page_number=17, filename="pump.pdf")
+
+
+def no_redis() -> Cache:
+    """A cache whose Redis cannot be reached."""
+    return Cache(create_redis("redis://127.0.0.1:1"))
+
+
+async def new_user(engine: AsyncEngine, name: str = "alice") -> Principal:
+    """A registered account."""
+    account = await AccountRepository(engine).create(name, "no password", lambda _: "admin")
+    return Principal(id=account.id, username=name, role="admin")
+
+
+@asynccontextmanager
+async def worker(
+    engine: AsyncEngine, llm: FakeLLM, *, library: MemoryLibrary | None = None, drain: bool = True, **config: Any
+) -> AsyncIterator[ChatService]:
+    """A started worker. ``drain=False``: it is left as a killed one would leave it."""
+    model = openai_model(ModelConfig(llm_base_url=llm.base_url, llm_model="fake"), model="fake")
+    pipeline = RetrievalPipeline(library or MemoryLibrary([WARRANTY]), RagConfig())
+    cache = no_redis()
+    service = ChatService(
+        engine,
+        cache,
+        RateLimiter(cache),
+        AgentRuntime(model, pipeline, [], max_model_calls=4),
+        ChatConfig(**config),
+        chat_rate_per_minute=0,
+        count_tokens=lambda value: len(value) // 4 + 1,
+    )
+    await service.start()
+    try:
+        yield service
+    finally:
+        if drain:
+            await service.drain()
+        await service.close()
+        await model.aclose()
+        await cache.redis.aclose()
+
+
+def ask(message: str = "How long is the warranty?", session_id: str = "s", **fields: Any) -> ChatRequest:
+    """A question."""
+    return ChatRequest(message=message, session_id=session_id, **fields)
+
+
+@dataclass
+class Events:
+    """What a subscriber got."""
+
+    seqs: list[int] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def types(self) -> list[str]:
+        return [event["type"] for event in self.events]
+
+    @property
+    def text(self) -> str:
+        """The answer as a client has it in the end."""
+        content = ""
+        for event in self.events:
+            if event["type"] == "content":
+                content += event["content"]
+            elif event["type"] == "gap":
+                content = event["content"]
+        return content
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["type"] == kind]
+
+
+async def read(service: ChatService, user: Principal, run_id: UUID, after: int = 0) -> Events:
+    """Follow a run to the end of its stream."""
+    seen = Events()
+    async with asyncio.timeout(60):
+        async for batch in service.follow(user, run_id, after):
+            seen.seqs += [event.seq for event in batch]
+            seen.events += [orjson.loads(event.data) for event in batch]
+    return seen
+
+
+async def until_text(service: ChatService, user: Principal, run_id: UUID, wanted: str) -> int:
+    """Wait until a live run has sent ``wanted``; gives the ``seq`` reached."""
+    content, stream = "", service.follow(user, run_id, 0)
+    try:
+        async with asyncio.timeout(60):
+            async for batch in stream:
+                content += "".join(
+                    event["content"] for item in batch if (event := orjson.loads(item.data))["type"] == "content"
+                )
+                if wanted in content:
+                    return batch[-1].seq
+    finally:
+        await stream.aclose()
+    raise AssertionError(f"the run ended with {content!r}")
+
+
+async def whole_turn(service: ChatService, user: Principal, request: ChatRequest | None = None) -> StartedTurn:
+    """Ask and wait for the end."""
+    turn = await service.start_turn(user, request or ask(), "en")
+    await service.answer(user, turn)
+    return turn
