@@ -18,25 +18,26 @@ NAME = "JWT_SECRET_KEY"
 ASSIGNMENT = re.compile(r"JWT_SECRET_KEY[\"']?\s*[:=]\s*[\"']?([^\s\"'`,)#]+)")
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        "",
-        "   ",
-        secrets.token_hex(8),
-        secrets.token_urlsafe(48)[:31],
-        secrets.token_urlsafe(48) + "\x07",
-        "a" * 64,
-        "abcd1234" * 8,
-        "0123456789abcdefghijklmnopqrstuvwxyz",
-        "change-me-please-change-me-please-0123456789",
-        "ababababababababababababababababababab" + "c",
-        "your-32-byte-key-goes-here-1a9f03bd77c2e",
-        "\x00" * 40,
-    ],
-)
-def test_j04_a_weak_or_missing_key_stops_the_start(data_dir: Path, value: str | None) -> None:
+WEAK: dict[str, str | None] = {
+    "none": None,
+    "empty": "",
+    "blank": "   ",
+    "16 bytes": secrets.token_hex(8),
+    "31 bytes": secrets.token_urlsafe(48)[:31],
+    "a control character": secrets.token_urlsafe(48) + "\x07",
+    "one character": "a" * 64,
+    "one word": "abcd1234" * 8,
+    "the alphabet": "0123456789abcdefghijklmnopqrstuvwxyz",
+    "a placeholder": "change-me-please-change-me-please-0123456789",
+    "nearly one word": "ab" * 18 + "c",
+    "an instruction": "your-32-byte-key-goes-here-1a9f03bd77c2e",
+    "NUL": "\x00" * 40,
+}
+
+
+@pytest.mark.parametrize("name", WEAK)
+def test_j04_a_weak_or_missing_key_stops_the_start(data_dir: Path, name: str) -> None:
+    value = WEAK[name]
     configured = AuthConfig(jwt_secret_key=None if value is None else SecretStr(value)).jwt_secret_key
     with pytest.raises(ValueError, match=NAME) as caught:
         load_or_create_secret(data_dir, configured, embedded=False)
