@@ -45,6 +45,7 @@ BODIES: dict[str, bytes] = {
     "deep list": b"[" * 10_000 + b"]" * 10_000,
     "deep object": b'{"username":' * 10_000 + b"1" + b"}" * 10_000,
     "deep and open": b'{"username": ' + b"[" * 20_000,
+    "deep for what follows the parser": b'{"username": ' + b"[" * 480 + b"]" * 480 + b"}",
     "deep below the limit": b'{"username": ' + b"[" * 60 + b"]" * 60 + b"}",
     "NaN": b'{"username": NaN, "password": 1}',
     "Infinity": b'{"username": -Infinity}',
@@ -90,6 +91,31 @@ async def test_j13_a_wrong_content_type_is_a_4xx(fuzzed: httpx.AsyncClient, cont
     headers = [("Content-Type", content_type.encode())]
     for path in PATHS:
         _check(await fuzzed.post(path, content=body, headers=headers))
+
+
+async def test_j13_a_repeated_key_is_refused_and_makes_nothing(fuzzed: httpx.AsyncClient) -> None:
+    body = b'{"username": "bob", "password": "long enough 1", "role": "user", "role": "user"}'
+    answer = await fuzzed.post("/auth/register", content=body, headers=JSON)
+    assert (answer.status_code, answer.json()["code"]) == (422, "validation_error")
+    login = await fuzzed.post("/auth/login", json={"username": "bob", "password": "long enough 1"})
+    assert login.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("multipart/form-data", b"x"),
+        ("multipart/form-data; boundary=b", b"no boundary here"),
+        ("multipart/form-data; boundary=b", b"--b\r\nContent-Disposition: form-data\r\n\r\nx\r\n--b--\r\n"),
+        ("multipart/form-data; boundary=b", b"--b\r\n\xff\xff: \r\n"),
+        ("application/json", b"{}"),
+        ("text/plain", b""),
+    ],
+)
+async def test_j13_a_malformed_form_is_a_4xx(fuzzed: httpx.AsyncClient, content_type: str, body: bytes) -> None:
+    answer = await fuzzed.post("/documents/upload", content=body, headers={"Content-Type": content_type})
+    _check(answer)
+    assert answer.json()["code"] == "validation_error"
 
 
 @FUZZ

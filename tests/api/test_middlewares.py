@@ -19,7 +19,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture
 def app(app: FastAPI) -> FastAPI:
-    @app.post("/documents/upload")
+    @app.post("/documents/upload/probe")
     async def upload(file: UploadFile, visibility: Annotated[str, Form()], user: CurrentUser) -> dict[str, object]:
         return {"size": len(await file.read()), "visibility": visibility, "user": user.username}
 
@@ -49,7 +49,7 @@ def _form(size: int) -> dict[str, object]:
 
 
 async def test_an_upload_passes(client: httpx.AsyncClient, token: str) -> None:
-    answer = await client.post("/documents/upload", headers=bearer(token), **_form(MAX_UPLOAD_BYTES))
+    answer = await client.post("/documents/upload/probe", headers=bearer(token), **_form(MAX_UPLOAD_BYTES))
     assert answer.json() == {"size": MAX_UPLOAD_BYTES, "visibility": "private", "user": "alice"}
 
 
@@ -92,7 +92,7 @@ async def test_an_upload_without_length_is_cut_at_the_limit(client: httpx.AsyncC
             yield piece
 
     headers = {**bearer(token), "Content-Type": "multipart/form-data; boundary=b"}
-    answer = await client.post("/documents/upload", content=form(), headers=headers)
+    answer = await client.post("/documents/upload/probe", content=form(), headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
     assert sum(sent) <= MAX_UPLOAD_BYTES + FORM_OVERHEAD_BYTES + 20_000
 
