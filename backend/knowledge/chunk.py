@@ -1,7 +1,8 @@
 """Pages to chunks of three levels: L1 large, L2 middle, L3 leaf.
 
-Structure comes first: a leaf holds whole sentences of one section of one page, an L2 chunk whole leaves, an L1 chunk
-whole L2 chunks. Nothing overlaps: retrieval finds leaves and reads their parents, so a leaf needs no margin.
+Structure comes first: a leaf holds whole sentences of one section, an L2 chunk whole leaves, an L1 chunk whole L2
+chunks, and none crosses a page, so that whatever is cited is on the page that is named. Nothing overlaps: retrieval
+finds leaves and reads their parents, so a leaf needs no margin.
 Texts are cut out of the page as they stand. The same pages give the same chunks.
 """
 
@@ -190,12 +191,13 @@ def _closes(piece: _Piece, sentence: _Sentence) -> bool:
 
 
 def _groups(pieces: Sequence[_Piece], limit: int) -> Iterator[_Piece]:
-    """Neighbours together up to ``limit`` tokens; from half of it on a new section begins a new group."""
+    """Neighbours of one page together up to ``limit`` tokens; from half of it on a new section begins a new group."""
     group: _Piece | None = None
     for piece in pieces:
         if group is not None:
-            new_section = group.sentences[-1].heading != piece.sentences[0].heading
-            if group.tokens + piece.tokens > limit or (new_section and group.tokens >= limit // 2):
+            last, first = group.sentences[-1], piece.sentences[0]
+            new_section = last.heading != first.heading and group.tokens >= limit // 2
+            if last.page != first.page or new_section or group.tokens + piece.tokens > limit:
                 yield group
                 group = None
         if group is None:
@@ -208,14 +210,9 @@ def _groups(pieces: Sequence[_Piece], limit: int) -> Iterator[_Piece]:
 
 
 def _text(piece: _Piece, pages: Sequence[Page]) -> str:
-    """The text of a piece as it stands on its pages, pages apart by a blank line."""
-    parts: list[str] = []
-    first = piece.sentences[0]
-    for sentence, following in zip(piece.sentences, [*piece.sentences[1:], None], strict=True):
-        if following is None or following.page != sentence.page:
-            parts.append(pages[sentence.page].text[first.start : sentence.end])
-            first = following or first
-    return "\n\n".join(parts)
+    """The text of a piece as it stands on its page."""
+    first, last = piece.sentences[0], piece.sentences[-1]
+    return pages[first.page].text[first.start : last.end]
 
 
 def _number(large: Sequence[_Piece], pages: Sequence[Page], version_id: UUID) -> Iterator[NewChunk]:

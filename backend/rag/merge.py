@@ -69,6 +69,6 @@ def _ancestor(candidate: Candidate, parents: Mapping[UUID, Piece]) -> UUID | Non
 
 
 def _parent(piece: Piece, children: Sequence[Candidate]) -> Candidate:
-    ranked = sorted(children, key=lambda child: child.rank)
-    leaves = tuple(leaf for child in ranked for leaf in child.leaves)
-    return Candidate.of(piece, score=max(child.score for child in children), rank=ranked[0].rank, leaves=leaves)
+    best = min(children, key=lambda child: child.rank)
+    score = max(child.score for child in children)
+    return Candidate.of(piece, score=score, rank=best.rank, page_number=best.page_number)

@@ -70,19 +70,8 @@ class Library(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """A recalled text and the one page it is on."""
-
-    text: str
-    page_number: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk on its way to become evidence; after a merge ``page_number`` is that of the best leaf below it.
-
-    ``leaves`` are what was recalled of it, best first.
-    """
+    """A chunk on its way to become evidence; after a merge ``page_number`` is that of its best leaf."""
 
     chunk_id: UUID
     document_id: UUID
@@ -96,24 +85,16 @@ class Candidate:
     root_id: UUID | None
     score: float
     rank: int
-    leaves: tuple[Leaf, ...]
-
-    @property
-    def cited_text(self) -> str:
-        """What can be quoted with ``page_number``: a merged text may go over several pages."""
-        if self.page_number is None:
-            return self.text
-        return "\n\n".join(leaf.text for leaf in self.leaves if leaf.page_number == self.page_number)
 
     @classmethod
-    def of(cls, piece: Piece, *, score: float, rank: int, leaves: tuple[Leaf, ...]) -> Self:
-        """``piece`` as a candidate, on the page of the first of ``leaves``."""
+    def of(cls, piece: Piece, *, score: float, rank: int, page_number: int | None) -> Self:
+        """``piece`` as a candidate."""
         return cls(
             chunk_id=piece.chunk_id,
             document_id=piece.document_id,
             document_version=piece.document_version,
             filename=piece.filename,
-            page_number=leaves[0].page_number,
+            page_number=page_number,
             heading=piece.heading,
             text=piece.text,
             level=piece.level,
@@ -121,13 +102,10 @@ class Candidate:
             root_id=piece.root_id,
             score=score,
             rank=rank,
-            leaves=leaves,
         )
 
 
 def candidates(hits: Sequence[Hit]) -> list[Candidate]:
     """The hits as candidates, by rank."""
-    made = [
-        Candidate.of(hit, score=hit.score, rank=hit.rank, leaves=(Leaf(hit.text, hit.page_number),)) for hit in hits
-    ]
+    made = [Candidate.of(hit, score=hit.score, rank=hit.rank, page_number=hit.page_number) for hit in hits]
     return sorted(made, key=lambda candidate: candidate.rank)

@@ -37,7 +37,7 @@ def question_language(question: str) -> Language:
 def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | None) -> str:
     """The sentences of ``passages`` that match ``question`` best, each quoted and followed by its ``[n]``.
 
-    Passages are ``{index, cited_text, ...}``, best first; ``None`` means that nothing was looked up. Says so when
+    Passages are ``{index, text, ...}``, best first; ``None`` means that nothing was looked up. Says so when
     nothing matches. Deterministic; nothing in it is made up.
     """
     language = question_language(question)
@@ -66,7 +66,7 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
     pool = [
         (place, passage, sentence, Counter(terms(sentence)))
         for place, passage in enumerate(passages)
-        for sentence in sentences(str(passage["cited_text"]))
+        for sentence in sentences(str(passage["text"]))
     ]
     weights = _weights(wanted, [counts for *_, counts in pool])
     least = _LEAST_SHARE * sum(weights.values())

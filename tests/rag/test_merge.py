@@ -57,19 +57,6 @@ async def test_merging_goes_on_one_level_up_and_takes_stray_leaves_of_the_root_a
     assert (root.rank, root.page_number, root.level) == (1, 7, 1)
 
 
-async def test_what_can_be_quoted_of_a_merged_chunk_is_on_its_page():
-    pages = {"a1": 4, "a2": 5, "a3": 4}
-    found = [leaf(name, parent="a", root="root", page_number=page, text=name) for name, page in pages.items()]
-    (section,) = (await merged(found)).candidates
-    assert (section.page_number, section.cited_text) == (4, "a1\n\na3")
-
-
-async def test_a_text_without_pages_can_be_quoted_whole():
-    found = [leaf(name, parent="a", root="root", page_number=None) for name in ("a1", "a2")]
-    (section,) = (await merged(found)).candidates
-    assert (section.page_number, section.cited_text) == (None, "a")
-
-
 async def test_threshold_is_respected():
     found = leaves("a1", "a2", "b1", "b2", "b3")
     result = await merged(found, threshold=3)

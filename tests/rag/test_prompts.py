@@ -24,7 +24,6 @@ def candidate(text: str, filename: str = "a.pdf", page: int | None = 3) -> Candi
         root_id=None,
         score=0.1,
         rank=1,
-        leaves=(),
     )
 
 

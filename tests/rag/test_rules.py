@@ -4,12 +4,12 @@ from backend.catalogue import say
 from backend.rag.rules import MAX_QUOTE_CHARS, answer_from_passages, best_sentences, question_language
 
 PASSAGES = [
-    {"index": 1, "cited_text": "Bananas are yellow. They grow in bunches."},
+    {"index": 1, "text": "Bananas are yellow. They grow in bunches."},
     {
         "index": 2,
-        "cited_text": "The pump is blue. The warranty of the pump lasts 24 months. Call the service line first.",
+        "text": "The pump is blue. The warranty of the pump lasts 24 months. Call the service line first.",
     },
-    {"index": 3, "cited_text": "水泵的保修期为二十四个月。水泵是蓝色的。"},
+    {"index": 3, "text": "水泵的保修期为二十四个月。水泵是蓝色的。"},
 ]
 
 
@@ -60,22 +60,22 @@ def test_nothing_retrieved_and_nothing_looked_up_are_told_apart():
 
 def test_j16_text_of_a_document_is_never_a_template():
     text = "The magic value is {0.__class__} {{7*7}} %s ${HOME}."
-    assert answer_from_passages("magic value", [{"index": 1, "cited_text": text}]).endswith(f"“{text}” [1]")
+    assert answer_from_passages("magic value", [{"index": 1, "text": text}]).endswith(f"“{text}” [1]")
 
 
 def test_a_bracketed_number_of_the_source_does_not_pass_for_a_citation():
     answer = answer_from_passages(
-        "radium discovery", [{"index": 1, "cited_text": "The discovery of radium[2] was in 1898 [ 12 ]."}]
+        "radium discovery", [{"index": 1, "text": "The discovery of radium[2] was in 1898 [ 12 ]."}]
     )
     assert answer.endswith("“The discovery of radium(2) was in 1898 (12).” [1]")
 
 
 def test_lines_are_joined_and_long_sentences_cut():
-    wrapped = answer_from_passages("pump colour", [{"index": 1, "cited_text": "The pump has\n  a blue\tcolour."}])
+    wrapped = answer_from_passages("pump colour", [{"index": 1, "text": "The pump has\n  a blue\tcolour."}])
     assert wrapped.endswith("“The pump has a blue colour.” [1]")
-    chinese = answer_from_passages("水泵保修期", [{"index": 1, "cited_text": "水泵的保\n  修期为，\n两年。"}])
+    chinese = answer_from_passages("水泵保修期", [{"index": 1, "text": "水泵的保\n  修期为，\n两年。"}])
     assert chinese.endswith("“水泵的保修期为，两年。” [1]")
-    long = answer_from_passages("pump", [{"index": 1, "cited_text": "pump " * 1000}])
+    long = answer_from_passages("pump", [{"index": 1, "text": "pump " * 1000}])
     quote = long.split("“")[1].split("”")[0]
     assert len(quote) <= MAX_QUOTE_CHARS
     assert quote.endswith("…")
@@ -83,7 +83,7 @@ def test_lines_are_joined_and_long_sentences_cut():
 
 def test_at_most_three_sentences_best_first_each_once():
     text = "Pump manual. Pump pressure. Pump pressure limit. Pump pressure limit value. Pump pressure limit value."
-    best = best_sentences("pump pressure limit value", [{"index": 1, "cited_text": text}])
+    best = best_sentences("pump pressure limit value", [{"index": 1, "text": text}])
     assert best[0].text == "Pump pressure limit value."
     assert len(best) <= 3
     assert len({sentence.text for sentence in best}) == len(best)
@@ -91,5 +91,5 @@ def test_at_most_three_sentences_best_first_each_once():
 
 
 def test_equal_sentences_are_quoted_from_the_better_passage():
-    passages = [{"index": n, "cited_text": "The valve opens at 3 bar."} for n in (1, 2)]
+    passages = [{"index": n, "text": "The valve opens at 3 bar."} for n in (1, 2)]
     assert [sentence.index for sentence in best_sentences("When does the valve open?", passages)] == [1]

@@ -24,8 +24,8 @@ def build_knowledge_tool(pipeline: RetrievalPipeline) -> BaseTool:
     """The tool over ``pipeline``.
 
     Its content is ``TOOL_CALL_LIMIT_REACHED: …``, ``NO_KNOWLEDGE: …`` or the numbered chunks; its artifact the chunks
-    as mappings (``RetrievedChunk`` fields, ``index`` from 1, and ``cited_text``: what of the text is on that page),
-    empty for the first two. The trace goes to the turn's context.
+    as mappings (``RetrievedChunk`` fields and ``index`` from 1), empty for the first two. The trace goes to the
+    turn's context.
     """
 
     @tool(TOOL_NAME, response_format="content_and_artifact")
@@ -48,8 +48,5 @@ async def _search(pipeline: RetrievalPipeline, context: AgentContext, query: str
     context.store_rag_trace({**result.trace, "tool_used": True, "tool_name": TOOL_NAME})
     if not result.chunks:
         return (NO_KNOWLEDGE if result.has_documents else NO_DOCUMENTS), []
-    artifact = [
-        {"index": index, "cited_text": chunk.cited_text, **evidence(chunk)}
-        for index, chunk in enumerate(result.chunks, start=1)
-    ]
+    artifact = [{"index": index, **evidence(chunk)} for index, chunk in enumerate(result.chunks, start=1)]
     return numbered_chunks(result.chunks), artifact

@@ -33,10 +33,7 @@ async def test_answers_the_numbered_chunks_and_stores_the_trace():
         "search_knowledge_base",
         "What is {alpha}?",
     )
-    numbered = [
-        {"index": index, "cited_text": chunk["text"], **chunk}
-        for index, chunk in enumerate(trace["retrieved_chunks"], start=1)
-    ]
+    numbered = [{"index": index, **chunk} for index, chunk in enumerate(trace["retrieved_chunks"], start=1)]
     assert numbered == message.artifact
 
 
