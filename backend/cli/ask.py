@@ -156,7 +156,7 @@ def _finish(answer: Answer, *, interrupted: bool) -> None:
 
 
 def _step_line(step: dict[str, Any]) -> str:
-    text = f"{step['icon']} {step['label']}" + (f": {step['detail']}" if step.get("detail") else "")
+    text = f"{step['icon']} {step['label']}" + (f" · {step['detail']}" if step.get("detail") else "")
     return one_line(text)
 
 

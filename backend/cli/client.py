@@ -81,7 +81,7 @@ def check(response: httpx.Response) -> None:
         detail = "the login is no longer valid; sign in again: citewire login"
     elif response.status_code == 401 and not response.request.url.path.endswith("/auth/login"):
         detail = "not signed in; sign in first: citewire login"
-    raise ServerRefused(response.status_code, code, detail + _fields(body))
+    raise ServerRefused(response.status_code, code, detail.removesuffix(".") + _fields(body))
 
 
 def _fields(body: dict[str, Any]) -> str:
