@@ -1,0 +1,77 @@
+"""A real server with its model, shared by the tests of one module."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from redis.asyncio import Redis
+from sqlalchemy import URL
+
+from tests.support.chat_client import Client, Stream, signed_in
+from tests.support.databases import empty, own_database, postgres_proxy, redis_proxy
+from tests.support.fake_llm import FakeLLM
+from tests.support.fault_proxy import FaultProxy
+from tests.support.invariants import check_invariants
+from tests.support.server import ServerProcess
+
+
+@dataclass
+class Rack:
+    """``database`` leads to PostgreSQL itself; ``postgres`` and ``redis`` are the proxies that the server goes through."""
+
+    server: ServerProcess
+    llm: FakeLLM
+    database: URL
+    valkey_url: str
+    postgres: FaultProxy
+    redis: FaultProxy
+
+    def user(self) -> AbstractAsyncContextManager[Client]:
+        """A new account."""
+        return signed_in(self.server.url)
+
+    async def flush_redis(self) -> None:
+        redis = Redis.from_url(self.valkey_url)
+        await redis.flushdb()
+        await redis.aclose()
+
+    async def check(self, *seen: Stream, turns: int | None = None) -> None:
+        """INV, and that every request to the model was well formed."""
+        await check_invariants(self.database, self.server, *seen, turns=turns)
+        assert self.llm.violations == []
+
+    async def reset(self) -> None:
+        """As new: proxies open, no script, no rows."""
+        await self.postgres.restore()
+        await self.redis.restore()
+        self.llm._scripts.clear()
+        self.llm.requests.clear()
+        self.llm.violations.clear()
+        self.llm.default, self.llm.token_delay, self.llm.tokens = None, 0.0, None
+        await empty(self.database)
+        await self.flush_redis()
+
+
+@asynccontextmanager
+async def rack(
+    postgres_url: URL, valkey_url: str, name: str, env: Mapping[str, str] | None = None
+) -> AsyncIterator[Rack]:
+    """A started server behind proxies; ``name`` names its database."""
+    async with AsyncExitStack() as stack:
+        data_dir = Path(stack.enter_context(TemporaryDirectory(prefix="citewire-rack-", ignore_cleanup_errors=True)))
+        database = await stack.enter_async_context(own_database(postgres_url, name))
+        llm = await stack.enter_async_context(FakeLLM())
+        postgres, through = await stack.enter_async_context(postgres_proxy(database))
+        redis, redis_url = await stack.enter_async_context(redis_proxy(valkey_url))
+        settings = {
+            "LLM_BASE_URL": llm.base_url,
+            "LLM_MODEL": "fake",
+            "LLM_API_KEY": "sk-canary-0123456789abcdef",
+            "MAX_RUNS_PER_USER": "1000",
+            **(env or {}),
+        }
+        server = ServerProcess(data_dir, database_url=through, redis_url=redis_url, env=settings)
+        await stack.enter_async_context(server)
+        yield Rack(server, llm, database, valkey_url, postgres, redis)
