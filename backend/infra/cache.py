@@ -97,7 +97,8 @@ class Cache:
         except (ResponseError, MaxConnectionsError) as error:
             _log.warning("cache_command_failed", error=type(error).__name__)
             return None
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, RuntimeError) as error:
+            # RuntimeError: what uvloop says of a kept connection that the other side has reset.
             self._open(error)
             return None
         if self.degraded:

@@ -19,7 +19,7 @@ from tests.support.server import ServerProcess
 
 @dataclass
 class Rack:
-    """``database`` leads to PostgreSQL itself; ``postgres`` and ``redis`` are the proxies that the server goes through."""
+    """``database`` leads to PostgreSQL itself, ``postgres`` and ``redis`` are the proxies that the server uses."""
 
     server: ServerProcess
     llm: FakeLLM

@@ -45,8 +45,8 @@ async def test_b10_the_next_prompt_holds_the_answer_whose_done_was_just_read(at:
     async with alice.stream("question 3") as last:
         await last.end()
     prompt = [message["content"] for message in at.llm.chats[3].messages[1:]]
-    earlier = [[f"question {number}", f"answer {number}"] for number in range(3)]
-    assert prompt == [*sum(earlier, []), "question 3"]
+    earlier = [said for number in range(3) for said in (f"question {number}", f"answer {number}")]
+    assert prompt == [*earlier, "question 3"]
     await at.postgres.restore()
     await at.check(last, turns=4)
 
