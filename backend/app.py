@@ -4,7 +4,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx
 from fastapi import FastAPI
 from sqlalchemy import URL
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend import __version__
@@ -22,7 +23,6 @@ from backend.auth.secret import load_or_create_secret
 from backend.auth.service import create_auth_service
 from backend.chat.runtime import AgentRuntime
 from backend.chat.service import ChatService
-from backend.errors import StorageUnavailable
 from backend.infra.cache import Cache, create_redis
 from backend.infra.database.engine import async_url, create_engine
 from backend.infra.database.migrate import migrate
@@ -32,6 +32,7 @@ from backend.infra.embedding import create_embedder
 from backend.infra.files import make_directories
 from backend.infra.llm.extractive import ExtractiveChatModel
 from backend.infra.llm.models import build_models
+from backend.infra.periodic import every
 from backend.infra.rate_limit import RateLimiter
 from backend.knowledge.index.factory import open_index
 from backend.knowledge.service import KnowledgeBase
@@ -41,6 +42,8 @@ from backend.rag.rules import answer_from_passages
 from backend.settings import Settings, load_settings
 
 SWEEP_SECONDS = 60.0
+"""Between two sweeps of the library: unfinished versions are taken back, purges done."""
+
 T = TypeVar("T")
 _log = get_logger(__name__)
 
@@ -116,17 +119,9 @@ async def _knowledge(stack: AsyncExitStack, settings: Settings, engine: AsyncEng
     index = await open_index(settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
     stack.push_async_callback(index.aclose)
     knowledge = KnowledgeBase(engine, index, embedder, settings, settings.data_dir)
-    await knowledge.recover(alone=settings.database_url is None and settings.workers == 1)
-    sweeper = asyncio.create_task(_sweep(knowledge))
+    sweeper = asyncio.create_task(every(SWEEP_SECONDS, knowledge.sweep))
     stack.callback(sweeper.cancel)
     return knowledge, embedder.count_tokens
-
-
-async def _sweep(knowledge: KnowledgeBase) -> None:
-    while True:
-        await asyncio.sleep(SWEEP_SECONDS)
-        with suppress(StorageUnavailable):
-            await knowledge.sweep()
 
 
 async def _runtime(stack: AsyncExitStack, settings: Settings, knowledge: KnowledgeBase) -> AgentRuntime:
@@ -191,15 +186,21 @@ SAMPLE = Path(__file__).parent / "sample" / "citewire-guide.md"
 SAMPLE_MARK = "sample-loaded"
 
 
-async def add_sample(settings: Settings, *, wanted: bool) -> None:
-    """Bring the database to the newest schema and, if ``wanted``, put the sample document into a library that never
-    had it. Nothing is served yet, so what is wrong with the configuration is found here.
+async def prepare(settings: Settings, *, sample: bool) -> None:
+    """What is done once before any worker serves: check the signing key, bring the database to the newest schema and,
+    with ``sample``, put the sample document into a library that never had it.
 
-    Raises as :func:`services` does.
+    Raises ``ValueError`` with one line that names the setting that is wrong; else as :func:`services` does.
     """
+    load_or_create_secret(settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None)
+    async with AsyncExitStack() as stack:
+        url = await _database_url(stack, settings)
+        try:
+            await migrate(url)
+        except (OSError, SQLAlchemyError) as error:
+            raise ValueError("DATABASE_URL: the database cannot be reached or brought to its schema") from error
     mark = settings.data_dir / SAMPLE_MARK
-    if not wanted or mark.exists():
-        return
-    async with services(settings) as built:
-        await built.knowledge.upload_sample(SAMPLE)
-    mark.touch()
+    if sample and not mark.exists():
+        async with services(settings) as built:
+            await built.knowledge.add_sample(SAMPLE)
+        mark.touch()

@@ -91,7 +91,7 @@ def say(key: str, language: Language = "en", **values: object) -> str:
 
 
 def choose_language(accept_language: str | None) -> Language:
-    """``zh`` when Chinese is the most wanted of the two in an ``Accept-Language`` header, else ``en`` (RFC 9110, 12.5.4)."""
+    """``zh`` when an ``Accept-Language`` header (RFC 9110, 12.5.4) wants Chinese more than English, else ``en``."""
     best: tuple[float, Language] = (0.0, "en")
     for part in (accept_language or "")[:1000].split(","):
         tag, _, parameter = part.strip().partition(";")

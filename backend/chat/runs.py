@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import orjson
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend.chat import run_repository
@@ -18,6 +17,7 @@ from backend.chat.tail import numbered, tail_events
 from backend.chat.turn import Cause, RunHandle, error_info
 from backend.errors import StorageUnavailable
 from backend.infra.database.engine import transaction
+from backend.infra.periodic import every
 from backend.log import get_logger
 
 REAP_GAP = 1_000
@@ -56,10 +56,10 @@ class RunSupervisor:
         beat = self._config.lease_seconds / 5
         self._tasks = [
             asyncio.create_task(self._hub.flush_forever()),
-            asyncio.create_task(_every(beat, self.renew)),
-            asyncio.create_task(_every(STOP_POLL_SECONDS, self.stop_requested)),
-            asyncio.create_task(_every(beat, self.reap)),
-            asyncio.create_task(_every(SWEEP_SECONDS, self.sweep)),
+            asyncio.create_task(every(beat, self.renew)),
+            asyncio.create_task(every(STOP_POLL_SECONDS, self.stop_requested)),
+            asyncio.create_task(every(beat, self.reap)),
+            asyncio.create_task(every(SWEEP_SECONDS, self.sweep)),
         ]
 
     async def close(self) -> None:
@@ -183,15 +183,3 @@ class RunSupervisor:
             await run_repository.drop_old_events(connection, self._config.event_retention_hours)
             await run_repository.release_keys(connection, KEY_HOURS)
         await self._storage.sweep_deleted()
-
-
-async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do ``work`` again and again. PostgreSQL being away is waited out, and one refused statement ends nothing."""
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            await work()
-        except StorageUnavailable:
-            _log.warning("storage_unavailable", work=work.__name__)
-        except DBAPIError:
-            _log.exception("statement_failed", work=work.__name__)

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import uvicorn
 
-from backend.app import add_sample, create_app
+from backend.app import create_app, prepare
 from backend.cli.output import fail
 from backend.infra.embedded.errors import EmbeddedServiceError
 from backend.infra.embedded.postgres import embedded_postgres
@@ -28,7 +28,7 @@ def run_server(*, sample: bool, host: str | None, port: int | None, workers: int
         settings = settings.model_copy(update={name: value for name, value in changed.items() if value is not None})
         with ExitStack() as stack:
             _hold_embedded(stack, settings)
-            asyncio.run(add_sample(settings, wanted=sample))
+            asyncio.run(prepare(settings, sample=sample))
             _run(settings)
     except (SettingsError, EmbeddedServiceError, ValueError) as error:
         fail(str(error))
@@ -63,5 +63,7 @@ def _run(settings: Settings) -> None:
         http="httptools",
         log_config=None,
         access_log=True,
+        server_header=False,
+        proxy_headers=False,  # TRUSTED_PROXIES decides whom to believe
         timeout_graceful_shutdown=int(settings.shutdown_grace_seconds) + STREAM_END_SECONDS,
     )

@@ -30,7 +30,7 @@ INSERT_BATCH = 1_000
 class Upload:
     """What is known of a file before it is read. ``filename`` is clean."""
 
-    owner_id: UUID
+    owner_id: UUID | None
     visibility: Visibility
     filename: str
     file_type: str
@@ -53,7 +53,7 @@ class BegunVersion:
     document_id: UUID
     version_id: UUID
     version: int
-    owner_id: UUID
+    owner_id: UUID | None
     shared: bool
 
     @property

@@ -114,12 +114,20 @@ class KnowledgeBase:
         visibility = visibility or ("shared" if principal.role == "admin" else "private")
         if visibility == "shared" and principal.role != "admin":
             raise Forbidden()
-        name = clean_filename(filename)
+        return await self._store(principal.id, visibility, clean_filename(filename), content)
+
+    async def add_sample(self, path: Path) -> UploadResult:
+        """Stores a document that came with the install: shared, owned by nobody. Raises as :meth:`upload` does."""
+        return await self._store(None, "shared", path.name, path)
+
+    async def _store(
+        self, owner_id: UUID | None, visibility: Visibility, name: str, content: bytes | Path
+    ) -> UploadResult:
         file_type = file_type_of(name)
         size, sha256 = await asyncio.to_thread(_measure, content, self._config.max_upload_bytes)
-        upload = Upload(principal.id, visibility, name, file_type, sha256, size)
+        upload = Upload(owner_id, visibility, name, file_type, sha256, size)
         # Uploads of one name take turns here; across processes the newest version wins when it is published.
-        key = (name, visibility, principal.id if visibility == "private" else None)
+        key = (name, visibility, owner_id if visibility == "private" else None)
         lock = self._names.setdefault(key, asyncio.Lock())
         async with lock:
             begun = await self._repository.begin(upload, self._config.max_bytes_per_user)
@@ -218,12 +226,9 @@ class KnowledgeBase:
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
-    async def recover(self, *, alone: bool = False) -> None:
-        """Takes back the versions whose maker is gone; at start and from time to time.
-
-        ``alone`` says that no other process uses the database: then every version in the making is one.
-        """
-        for begun in await self._repository.dead_ingests(timedelta(seconds=0 if alone else DEAD_AFTER_SECONDS)):
+    async def recover(self, *, dead_after_seconds: float = DEAD_AFTER_SECONDS) -> None:
+        """Takes back the versions whose maker has not shown itself for that long, because it is gone."""
+        for begun in await self._repository.dead_ingests(timedelta(seconds=dead_after_seconds)):
             await self._repository.abandon(begun, None)
             logger.info("version %s was left unfinished and is taken back", begun.version_id)
 

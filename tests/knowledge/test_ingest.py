@@ -237,7 +237,7 @@ async def test_recovery_takes_back_what_a_killed_process_left(
     assert info.status == "processing"
     await library.sweep()  # not old enough: its maker may live in another process
     assert (await indexed(index), len(originals())) == (1, 1)
-    await library.recover(alone=True)
+    await library.recover(dead_after_seconds=0)
     await library.sweep()
     assert (await rows(engine), await indexed(index), originals()) == (NOTHING, 0, [])
 
@@ -254,7 +254,7 @@ async def test_recovery_keeps_the_version_that_answers(
     await library.upload(alice, "plan.txt", b"The gate opens at seven.")
     begun = await left_by_a_killed_process(engine, index, embedder, data_dir, alice, "The gate opens at nine.")
     assert await found(library, alice, "When does the gate open?") == ["The gate opens at seven."]
-    await library.recover(alone=True)
+    await library.recover(dead_after_seconds=0)
     await library.sweep()
     assert await found(library, alice, "When does the gate open?") == ["The gate opens at seven."]
     assert (await indexed(index), len(originals())) == (1, 1)
@@ -284,7 +284,7 @@ async def test_a_version_given_up_too_early_is_not_published(
     embedder.gate.clear()
     task = asyncio.create_task(library.upload(alice, "plan.txt", b"The gate opens at seven."))
     await embedder.reached.wait()
-    await library.recover(alone=True)
+    await library.recover(dead_after_seconds=0)
     await library.sweep()
     embedder.gate.set()
     with pytest.raises(NotFound):

@@ -128,11 +128,15 @@ class RunEvents(Base):
 
 
 class Document(Base):
-    """A named document. ``current_version_id`` is the version that answers; null until one was ready."""
+    """A named document. ``current_version_id`` is the version that answers; null until one was ready.
+
+    The owner is null for what came with the install; that is shared.
+    """
 
     __tablename__ = "documents"
     __table_args__ = (
         CheckConstraint("visibility in ('shared', 'private')", name="visibility"),
+        CheckConstraint("visibility = 'shared' or owner_id is not null", name="owner"),
         Index("uq_documents_shared", "filename", unique=True, postgresql_where=text("visibility = 'shared'")),
         Index(
             "uq_documents_private",
@@ -143,7 +147,7 @@ class Document(Base):
         ),
     )
     id: Mapped[Id]
-    owner_id: Mapped[UUID] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    owner_id: Mapped[UUID | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     visibility: Mapped[str]
     filename: Mapped[str]
     file_type: Mapped[str]

@@ -22,7 +22,7 @@ class IndexRow:
 
     chunk_id: UUID
     version_id: UUID
-    owner_id: UUID
+    owner_id: UUID | None
     shared: bool
     words: str
     vector: Sequence[float]

@@ -22,6 +22,9 @@ from backend.knowledge.index.base import ARM_DEPTH, Arm, IndexHits, IndexRow, Mo
 logger = logging.getLogger(__name__)
 
 TABLE = "chunks"
+NOBODY = UUID(int=0)
+"""The owner in the index of what came with the install."""
+
 SEARCH_SECONDS, WRITE_SECONDS, OPTIMIZE_SECONDS = 10.0, 60.0, 600.0
 ADD_BATCH = 2_000
 UNINDEXED_ROWS, UNFOLDED_WRITES = 1_000, 32
@@ -95,7 +98,7 @@ class LanceChunkIndex:
         columns = {
             "chunk_id": [str(row.chunk_id) for row in rows],
             "version_id": [str(row.version_id) for row in rows],
-            "owner_id": [str(row.owner_id) for row in rows],
+            "owner_id": [str(row.owner_id or NOBODY) for row in rows],
             "shared": [row.shared for row in rows],
             "words": [row.words for row in rows],
             "vector": [list(row.vector) for row in rows],

@@ -1,0 +1,26 @@
+"""Upkeep in the background that one failure does not end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sqlalchemy.exc import DBAPIError
+
+from backend.errors import AppError
+from backend.log import get_logger
+
+_log = get_logger(__name__)
+
+
+async def every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do ``work`` again and again, ``seconds`` apart, until cancelled.
+
+    PostgreSQL being away is waited out, and one refused statement ends nothing.
+    """
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except AppError as error:
+            _log.warning("upkeep_failed", work=work.__name__, code=error.code)
+        except DBAPIError:
+            _log.exception("statement_failed", work=work.__name__)
