@@ -63,7 +63,8 @@ def check_url(text: str) -> str:
     """``text`` as an address without a slash at its end. Raises :class:`CredentialsError`."""
     try:
         url = httpx.URL(text.strip())
-    except httpx.InvalidURL:
+        url.host.encode("idna")  # else the connection would raise it
+    except (httpx.InvalidURL, UnicodeError):
         raise CredentialsError("the server's address is not a URL") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise CredentialsError("the server's address must begin with http:// or https://")

@@ -107,6 +107,8 @@ def server(postgres_url: URL, valkey_url: str, worker_id: str) -> Iterator[Serve
         process = ServerProcess(data_dir, database_url=postgres_url.set(database=name), redis_url=valkey_url)
         runner.run(process.__aenter__())
         yield process
+        logs = process.logs()  # shown with a test that failed
+        print(logs[-8000:])
         runner.run(process.close())
     shutil.rmtree(data_dir, ignore_errors=True)
     with Redis.from_url(valkey_url) as redis:

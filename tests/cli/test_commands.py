@@ -191,19 +191,20 @@ def test_a_chinese_text_is_answered_with_its_words(cli: Cli, tmp_path: Path) -> 
     assert "应急阀门在四点七巴时打开" in sources[0]
 
 
-def test_a_document_cannot_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:
+def test_no_text_from_the_server_steers_the_terminal(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "evil.txt"
-    text = "The lighthouse keeper \u009b31mis \u202ecalled [bold]Ygritte[/bold] :smile:.\n"
+    text = "The lighthouse keeper \u202eis called [bold]Ygritte[/bold] :smile:.\n"
     path.write_text(text, encoding="utf-8")
     assert cli.run("ingest", "--private", path).returncode == 0
-    done = cli.run("ask", "What is the lighthouse keeper called?", env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
+    question = "What is the \x1b[31mlighthouse \u009b1mkeeper called?\x07"  # comes back in a step
+    done = cli.run("ask", question, env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
     assert done.returncode == 0
     assert done.stdout.count("The lighthouse keeper is called [bold]Ygritte[/bold] :smile:") == 2  # answer and source
-    as_json = cli.run("ask", "--json", "What is the lighthouse keeper called?")
-    assert "\\u009b" in as_json.stdout
-    for output in (done.stdout, as_json.stdout):
-        assert "\u009b" not in output
-        assert "\u202e" not in output
+    assert "What is the lighthouse keeper called?" in done.stdout
+    as_json = cli.run("ask", "--json", question)
+    assert question in [step["detail"] for step in json.loads(as_json.stdout)["steps"]]
+    for output in (done.stdout.replace("\x1b[2m", "").replace("\x1b[0m", ""), as_json.stdout):
+        assert not set("\u202e\x1b\u009b\x07") & set(output)
 
 
 def test_errors_are_one_line(cli: Cli, server: ServerProcess) -> None:

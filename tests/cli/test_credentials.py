@@ -64,7 +64,8 @@ def test_a_saved_token_goes_to_its_own_server_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "server:8000", "ftp://x", "http://", "http://u:p@x", "http://x?a=b", "http://x#y", "http://[", "\x00"]
+    "url",
+    ["", "server:8000", "ftp://x", "http://", "http://u:p@x", "http://x?a=b", "http://x#y", "http://x:port", "\x00"],
 )
 def test_what_is_no_address_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(CredentialsError):

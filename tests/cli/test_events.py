@@ -1,5 +1,6 @@
 """The reader of streams, on bytes alone."""
 
+import itertools
 import json
 from typing import Any
 
@@ -16,7 +17,7 @@ from backend.schemas.chat import ContentEvent, encode_event
 def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
     """``stream`` cut at these places."""
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    return [stream[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [stream[start:end] for start, end in itertools.pairwise(edges)]
 
 
 @given(st.lists(st.text(), max_size=5), st.lists(st.integers(min_value=0), max_size=12), st.booleans(), st.booleans())

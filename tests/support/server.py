@@ -133,10 +133,15 @@ class ServerProcess:
         await self.wait()
 
     async def sigterm(self, *, wait: bool = True) -> int | None:
-        """SIGTERM to the server process; with ``wait`` returns its exit code (0 or -15)."""
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGTERM)
+        """SIGTERM to the server process; with ``wait`` returns its exit code (0)."""
+        self.signal(signal.SIGTERM)
         return await self.wait() if wait else None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server process alone, if it still runs."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.kill(self.pid, number)
 
     async def wait(self, timeout: float = END_SECONDS) -> int:
         """Its exit code, once it has ended. Raises ``TimeoutError``."""
