@@ -13,7 +13,7 @@ from tests.support.server import ServerProcess
 async def test_a_signal_ends_the_server_and_its_embedded_servers(data_dir: Path, number: signal.Signals) -> None:
     async with ServerProcess(data_dir) as server:
         assert len(processes_of(data_dir)) >= 1
-        server.signal(number)
+        server.send_signal(number)
         assert await server.wait() == 0
         assert processes_of(data_dir) == []
         assert "Traceback" not in server.logs()

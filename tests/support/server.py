@@ -134,10 +134,10 @@ class ServerProcess:
 
     async def sigterm(self, *, wait: bool = True) -> int | None:
         """SIGTERM to the server process; with ``wait`` returns its exit code (0)."""
-        self.signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         return await self.wait() if wait else None
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the server process alone, if it still runs."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it ended just now
