@@ -1,18 +1,19 @@
 """SQL of sessions and messages; each function runs inside the caller's transaction and names the owner."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, delete, func, insert, select, tuple_, update
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.chat.records import RunRef, StoredMessage, TurnEnd
 from backend.infra.database.tables import ChatMessage, ChatSession, PurgeOutbox, User, session_version
-from backend.schemas.chat import MessageInfo, SessionInfo, normalize_rag_trace
+from backend.schemas.chat import Citation, FinishReason, Flag, MessageInfo, SessionInfo, Usage, normalize_rag_trace
 
 AnyRow = Row[*tuple[Any, ...]]
 _next_version = session_version.next_value()
@@ -38,16 +39,18 @@ class SessionKey:
     id: UUID
 
 
-async def lock_user(connection: AsyncConnection, user_id: UUID) -> bool:
-    """Serialize the writers of one user's sessions and raise the version of the list. False when the user is gone.
+async def lock_user(connection: AsyncConnection, user_id: UUID) -> int | None:
+    """Serialize the writers of one user's sessions and raise the version of the list, which is given.
+
+    ``None`` when the user is gone.
 
     Every transaction that writes a session takes this lock first, so the order
     (user, session, run) is the same everywhere.
     """
     result = await connection.execute(
-        update(User).where(User.id == user_id).values(sessions_version=_next_version).returning(User.id)
+        update(User).where(User.id == user_id).values(sessions_version=_next_version).returning(User.sessions_version)
     )
-    return result.first() is not None
+    return result.scalar()
 
 
 async def list_version(connection: AsyncConnection, user_id: UUID) -> int:
@@ -145,22 +148,55 @@ _MESSAGE_COLUMNS = (
 )
 
 
+_JSON_FIELDS: dict[str, TypeAdapter[Any]] = {
+    "usage": TypeAdapter(Usage | None),
+    "finish_reason": TypeAdapter(FinishReason | None),
+}
+_JSON_LISTS: dict[str, TypeAdapter[Any]] = {
+    "citations": TypeAdapter(Citation),
+    "flags": TypeAdapter(Flag),
+    "attachments": TypeAdapter(dict[str, Any]),
+}
+
+
 def _message(row: AnyRow) -> StoredMessage:
-    info = MessageInfo(
-        type=row.type,
-        content=row.content,
-        timestamp=row.created_at,
-        rag_trace=normalize_rag_trace(row.rag_trace),
-        id=str(row.id),
-        status=row.status,
-        citations=row.citations,
-        run_id=str(row.run_id) if row.run_id else None,
-        usage=row.usage,
-        finish_reason=row.finish_reason,
-        flags=row.flags,
-        attachments=row.attachments,
-    )
-    return StoredMessage(row.seq, info)
+    fields: dict[str, Any] = {
+        "type": row.type,
+        "content": row.content,
+        "timestamp": row.created_at,
+        "rag_trace": normalize_rag_trace(row.rag_trace),
+        "id": str(row.id),
+        "status": row.status,
+        "citations": row.citations,
+        "run_id": str(row.run_id) if row.run_id else None,
+        "usage": row.usage,
+        "finish_reason": row.finish_reason,
+        "flags": row.flags,
+        "attachments": row.attachments,
+    }
+    try:
+        return StoredMessage(row.seq, MessageInfo(**fields))
+    except ValidationError:  # a row of another version: what cannot be read is left out, the message is not
+        return StoredMessage(row.seq, MessageInfo(**fields | _readable(fields)))
+
+
+def _readable(fields: dict[str, Any]) -> dict[str, Any]:
+    """Those of the row's JSON values that have the declared form."""
+    kept: dict[str, Any] = {
+        name: fields[name] if _fits(kind, fields[name]) else None for name, kind in _JSON_FIELDS.items()
+    }
+    for name, kind in _JSON_LISTS.items():
+        items = cast(list[Any], fields[name]) if isinstance(fields[name], list) else []
+        kept[name] = [item for item in items if _fits(kind, item)]
+    return kept
+
+
+def _fits(kind: TypeAdapter[Any], value: Any) -> bool:
+    try:
+        kind.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 async def messages(
@@ -191,20 +227,24 @@ async def message(connection: AsyncConnection, user_id: UUID, message_id: UUID) 
     return None if row is None else _message(row)
 
 
-async def replace_tail(
-    connection: AsyncConnection, session_row_id: UUID, keep_below: int, rows: Sequence[dict[str, Any]]
+async def delete_messages(connection: AsyncConnection, ids: Sequence[UUID]) -> None:
+    """Delete messages. For ids that were read under the owner's predicate."""
+    await connection.execute(delete(ChatMessage).where(ChatMessage.id.in_(ids)))
+
+
+async def insert_messages(
+    connection: AsyncConnection, session_row_id: UUID, records: Mapping[int, Mapping[str, Any]]
 ) -> None:
-    """Delete the messages from ``keep_below`` on and write ``rows`` in their place."""
-    await connection.execute(
-        delete(ChatMessage).where(ChatMessage.session_row_id == session_row_id, ChatMessage.seq >= keep_below)
-    )
-    if rows:
-        await connection.execute(insert(ChatMessage), [{**row, "session_row_id": session_row_id} for row in rows])
+    """Write messages (type, content, trace) by their ``seq``."""
+    rows = [{**record, "seq": seq, "session_row_id": session_row_id} for seq, record in records.items()]
+    await connection.execute(insert(ChatMessage), rows)
 
 
-async def set_trace(connection: AsyncConnection, message_id: UUID, trace: dict[str, Any] | None) -> None:
-    """Replace the trace of one message."""
-    await connection.execute(update(ChatMessage).where(ChatMessage.id == message_id).values(rag_trace=trace))
+async def set_traces(connection: AsyncConnection, traces: Mapping[UUID, dict[str, Any]]) -> None:
+    """Replace the traces of messages."""
+    rows = [{"message": message_id, "trace": trace} for message_id, trace in traces.items()]
+    statement = update(ChatMessage.__table__).where(ChatMessage.id == bindparam("message"))  # pyright: ignore[reportArgumentType]
+    await connection.execute(statement.values(rag_trace=bindparam("trace")), rows)
 
 
 _SESSION_COLUMNS = (

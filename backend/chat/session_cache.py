@@ -2,7 +2,8 @@
 
 The messages of a session are a hash with one field a message, so that writing a turn through costs the same whatever
 the length of the session. Every write compares versions inside Redis; a slow reader can never put an old copy over a
-newer one, and a deleted session leaves a tombstone that is newer than anything it ever had.
+newer one. Where a copy was dropped for good a tombstone of a version stays for a while, so that a reader that began
+before cannot bring the old copy back.
 """
 
 from uuid import UUID
@@ -18,8 +19,8 @@ _TTL = 3600
 _TOMBSTONE_TTL = 300
 
 _PUT = """
-local have = tonumber(redis.call('hget', KEYS[1], 'version') or '0')
-if have >= tonumber(ARGV[2]) then return 0 end
+local have, new = tonumber(redis.call('hget', KEYS[1], 'version') or '0'), tonumber(ARGV[2])
+if have > new or have == new and redis.call('hexists', KEYS[1], 'gone') == 0 then return 0 end
 redis.call('del', KEYS[1])
 redis.call('hset', KEYS[1], 'owner', ARGV[1], 'version', ARGV[2])
 for i = 4, #ARGV, 2 do redis.call('hset', KEYS[1], ARGV[i], ARGV[i + 1]) end
@@ -31,7 +32,11 @@ _WRITE_THROUGH = """
 local have = redis.call('hget', KEYS[1], 'version')
 if not have then return 0 end
 if have ~= ARGV[1] then
-  if tonumber(have) < tonumber(ARGV[2]) then redis.call('del', KEYS[1]) end
+  if tonumber(have) < tonumber(ARGV[2]) then
+    redis.call('del', KEYS[1])
+    redis.call('hset', KEYS[1], 'version', ARGV[2], 'gone', '1')
+    redis.call('expire', KEYS[1], ARGV[3])
+  end
   return 0
 end
 redis.call('hset', KEYS[1], 'version', ARGV[2])
@@ -42,6 +47,18 @@ end
 redis.call('expire', KEYS[1], ARGV[3])
 return 1
 """
+
+_BURY = """
+for i, key in ipairs(KEYS) do
+  if tonumber(redis.call('hget', key, 'version') or '0') < tonumber(ARGV[i]) then
+    redis.call('del', key)
+    redis.call('hset', key, 'version', ARGV[i], 'gone', '1')
+    redis.call('expire', key, ARGV[#ARGV])
+  end
+end
+return 1
+"""
+"""A copy of the tombstone's own version may be put over it; nothing older."""
 
 _READ = "return redis.call('hgetall', KEYS[1])"
 
@@ -66,6 +83,7 @@ class SessionCache:
         self._cache = cache
         self._put = cache.script(_PUT)
         self._write_through = cache.script(_WRITE_THROUGH)
+        self._bury = cache.script(_BURY)
         self._read = cache.script(_READ)
 
     async def messages(self, user_id: UUID, session_id: str, version: int) -> list[StoredMessage] | None:
@@ -87,15 +105,14 @@ class SessionCache:
     async def write_through(
         self, user_id: UUID, session_id: str, previous: int, version: int, changed: list[StoredMessage]
     ) -> None:
-        """Bring a copy of version ``previous`` to ``version``; an older copy is dropped, a newer one left alone."""
+        """Bring a copy of version ``previous`` to ``version``; an older copy is buried, a newer one left alone."""
         args = [previous, version, _TTL, PAGE, *_pairs(changed)]
         await self._cache.run_script(self._write_through, [messages_key(user_id, session_id)], args)
 
-    async def bury(self, user_id: UUID, session_id: str, version: int) -> bool:
-        """Replace the copy by a tombstone that slow readers cannot overwrite. Whether Redis did so."""
-        args: Args = [str(user_id), version, _TOMBSTONE_TTL]
-        await self._cache.delete(sessions_key(user_id))
-        return await self._cache.run_script(self._put, [messages_key(user_id, session_id)], args) is not None
+    async def bury(self, user_id: UUID, session_id: str, version: int, list_version: int) -> bool:
+        """Replace the copies of the session and of the list by tombstones of these versions. Whether Redis did so."""
+        keys = [messages_key(user_id, session_id), sessions_key(user_id)]
+        return await self._cache.run_script(self._bury, keys, [version, list_version, _TOMBSTONE_TTL]) is not None
 
     async def list_page(self, user_id: UUID, version: int) -> SessionListResponse | None:
         """The first default page of the user's list, if the copy has exactly ``version``."""
@@ -121,6 +138,8 @@ class SessionCache:
         if not flat:
             return None
         fields = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        if "gone" in fields:
+            return None
         if fields.pop("owner", None) != str(user_id).encode() or fields.pop("version", None) != str(version).encode():
             return None
         return fields

@@ -4,7 +4,7 @@ PostgreSQL is the truth. A copy is used only when its version is the row's versi
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 from uuid import UUID
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -36,6 +36,14 @@ LIST_PAGE = 50
 
 _MESSAGE_CLASSES: dict[str, type[BaseMessage]] = {"human": HumanMessage, "ai": AIMessage, "system": SystemMessage}
 _CACHE_OUTBOX = "session_cache"
+
+
+class MessageRecord(TypedDict):
+    """What :meth:`ConversationStorage.save` writes of a message."""
+
+    type: str
+    content: str
+    rag_trace: dict[str, Any] | None
 
 
 class ConversationStorage:
@@ -88,7 +96,7 @@ class ConversationStorage:
         :class:`TooManyRuns`.
         """
         async with transaction(self._engine) as connection:
-            if not await repository.lock_user(connection, claim.user_id):
+            if await repository.lock_user(connection, claim.user_id) is None:
                 raise Unauthorized
             if claim.client_message_id is not None:
                 found = await _by_key(
@@ -112,7 +120,7 @@ class ConversationStorage:
         reaper, which needs an expired lease).
         """
         async with transaction(self._engine) as connection:
-            if not await repository.lock_user(connection, ref.user_id):
+            if await repository.lock_user(connection, ref.user_id) is None:
                 return False
             if not await run_repository.finish(connection, ref.run_id, end, last_seq, worker_id=worker_id):
                 return False
@@ -145,27 +153,25 @@ class ConversationStorage:
 
         A message is unchanged when position, type and content agree; it keeps id, time and trace unless
         ``extra_message_data`` at its index brings a new ``rag_trace``. ``metadata`` is merged.
+
+        Raises :class:`RunActive` while an answer is being written, which would be lost, and ``ValueError`` for a
+        message that is neither human, AI nor system.
         """
         wanted = [_record(message, index, extra_message_data) for index, message in enumerate(messages)]
         async with transaction(self._engine) as connection:
-            if not await repository.lock_user(connection, user_id):
+            if await repository.lock_user(connection, user_id) is None:
                 raise Unauthorized
             session = await repository.touch_session(connection, user_id, session_id)
-            stored = await repository.messages(connection, session.id, limit=None)
-            same = _common_prefix(stored, wanted)
-            for item, record in zip(stored[:same], wanted[:same], strict=True):
-                if record["rag_trace"] is not None and record["rag_trace"] != item.info.rag_trace:
-                    await repository.set_trace(connection, UUID(item.info.id), record["rag_trace"])
-            first = stored[same - 1].seq + 1 if same else 1
-            rows = [{**record, "seq": first + offset} for offset, record in enumerate(wanted[same:])]
-            if rows or same < len(stored):
-                await repository.replace_tail(connection, session.id, first, rows)
+            busy = await run_repository.active(connection, session.id)
+            if busy is not None:
+                raise RunActive(run_id=str(busy.ref.run_id))
+            last_seq = await _write_difference(connection, session.id, wanted)
             meta = await repository.session_meta(connection, user_id, session_id)
             await repository.update_session(
                 connection,
                 session.id,
                 message_count=len(wanted),
-                last_seq=first + len(rows) - 1,
+                last_seq=last_seq,
                 meta=meta | clean_json(metadata or {}),
             )
             page = await repository.messages(connection, session.id, limit=PAGE)
@@ -279,12 +285,13 @@ class ConversationStorage:
         The copy in Redis is named in the outbox in the same transaction, so that it goes even if Redis is away now.
         """
         async with transaction(self._engine) as connection:
-            await repository.lock_user(connection, user_id)
+            list_version = await repository.lock_user(connection, user_id) or 0
             version = await repository.delete_session(connection, user_id, session_id)
             if version is None:
                 return False
-            outbox = await repository.add_purge(connection, _CACHE_OUTBOX, f"{user_id}:{version}:{session_id}")
-        await self._purge(outbox, user_id, session_id, version)
+            target = f"{user_id}:{version}:{list_version}:{session_id}"
+            outbox = await repository.add_purge(connection, _CACHE_OUTBOX, target)
+        await self._purge(outbox, target)
         return True
 
     async def sweep_deleted(self) -> None:
@@ -292,11 +299,11 @@ class ConversationStorage:
         async with transaction(self._engine) as connection:
             waiting = await repository.purges(connection, _CACHE_OUTBOX, limit=100)
         for outbox, target in waiting:
-            user_id, version, session_id = target.split(":", 2)
-            await self._purge(outbox, UUID(user_id), session_id, int(version))
+            await self._purge(outbox, target)
 
-    async def _purge(self, outbox: UUID, user_id: UUID, session_id: str, version: int) -> None:
-        if await self._cache.bury(user_id, session_id, version):
+    async def _purge(self, outbox: UUID, target: str) -> None:
+        user_id, version, list_version, session_id = target.split(":", 3)
+        if await self._cache.bury(UUID(user_id), session_id, int(version), int(list_version)):
             async with transaction(self._engine) as connection:
                 await repository.drop_purge(connection, outbox)
 
@@ -342,21 +349,35 @@ async def _write_turn(connection: AsyncConnection, session: SessionRow, claim: T
     return ClaimedTurn(ref, created=True, title=title)
 
 
-def _record(message: BaseMessage, index: int, extra: Sequence[dict[str, Any] | None] | None) -> dict[str, Any]:
+async def _write_difference(connection: AsyncConnection, session_row_id: UUID, wanted: Sequence[MessageRecord]) -> int:
+    """Make the stored messages equal ``wanted``. Gives the last ``seq``."""
+    stored = await repository.messages(connection, session_row_id, limit=None)
+    first = stored[0].seq if stored else 1
+    gone = [UUID(item.info.id) for item in stored[len(wanted) :]]
+    new: dict[int, MessageRecord] = {first + at: record for at, record in enumerate(wanted) if at >= len(stored)}
+    traces: dict[UUID, dict[str, Any]] = {}
+    for item, record in zip(stored, wanted, strict=False):
+        if (item.info.type, item.info.content) != (record["type"], record["content"]):
+            gone.append(UUID(item.info.id))
+            new[item.seq] = record
+        elif record["rag_trace"] is not None and record["rag_trace"] != item.info.rag_trace:
+            traces[UUID(item.info.id)] = record["rag_trace"]
+    if gone:
+        await repository.delete_messages(connection, gone)
+    if new:
+        await repository.insert_messages(connection, session_row_id, new)
+    if traces:
+        await repository.set_traces(connection, traces)
+    return first + len(wanted) - 1
+
+
+def _record(message: BaseMessage, index: int, extra: Sequence[dict[str, Any] | None] | None) -> MessageRecord:
     data = (extra[index] if extra is not None and index < len(extra) else None) or {}
-    kind = message.type if message.type in _MESSAGE_CLASSES else "system"
+    kinds = [name for name, kind in _MESSAGE_CLASSES.items() if isinstance(message, kind)]
+    if not kinds:
+        raise ValueError(f"a message of type {message.type} is not part of a history")
     return {
-        "type": kind,
+        "type": kinds[0],
         "content": clean_text(str(message.text)),
         "rag_trace": normalize_rag_trace(data.get("rag_trace")),
     }
-
-
-def _common_prefix(stored: Sequence[StoredMessage], wanted: Sequence[dict[str, Any]]) -> int:
-    """How many leading messages agree in type and content."""
-    same = 0
-    for item, record in zip(stored, wanted, strict=False):
-        if (item.info.type, item.info.content) != (record["type"], record["content"]):
-            break
-        same += 1
-    return same
