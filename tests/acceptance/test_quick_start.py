@@ -11,7 +11,12 @@ from fpdf import FPDF
 from tests.support.server import ROOT, ServerProcess
 
 MARK = "<!-- quick start: executed by tests/acceptance/test_quick_start.py -->"
-ANSWERS = {"Username": "ada", "Password": "correct horse battery", "Repeat": "correct horse battery"}
+ANSWERS = {
+    "Username:": "ada",
+    "Password: ": "correct horse battery",
+    "Repeat for confirmation: ": "correct horse battery",
+}
+"""What is typed when the terminal shows this; a hidden question ends with a blank once the keyboard is listened to."""
 DEADLINE_SECONDS = 100.0
 
 
@@ -63,7 +68,7 @@ async def type_commands(commands: str, home: Path, env: dict[str, str]) -> tuple
             loop.remove_reader(keyboard)
             return
         for prompt, text in ANSWERS.items():
-            if re.search(rf"{prompt}[^\n]*: ?$", seen):
+            if seen.endswith(prompt):
                 seen = ""
                 os.write(keyboard, text.encode() + b"\n")
 
