@@ -57,10 +57,12 @@ async def test_an_answer_goes_on_after_the_connection_was_cut(
         process = await cli.start("ask", "--session", "s1", "Who keeps the lighthouse?")
         assert process.stdout is not None
         shown = await read_until(process.stdout, begun)
+        resumed, repeated = proxy.on_bytes(b"/stream?after=", 0.0), proxy.on_bytes(b"/stream?after=0 ", 0.0)
         proxy.cut()
         rest, complaints = await asyncio.wait_for(process.communicate(), DEADLINE)
     shown += rest.decode()
     assert process.returncode == 0, complaints
+    assert (resumed.hits, repeated.hits) == (1, 0)
     assert complaints.decode() == "connection lost, resumed\n"
     human, ai = await messages_of(slow_server, cli.token, "s1")
     assert human["content"] == "Who keeps the lighthouse?"

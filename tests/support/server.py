@@ -160,7 +160,7 @@ class ServerProcess:
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
                 await self.sigterm()
-            ended_in_order = self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
+            ended_in_order = self.returncode == 0
             self._signal_group(signal.SIGKILL)
             await self.wait()
             if not ended_in_order:
