@@ -52,11 +52,12 @@ def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | 
 
 @dataclass(frozen=True, slots=True)
 class ScoredSentence:
-    """A sentence of passage ``index``, exactly as it stands there."""
+    """A sentence of passage ``index``, exactly as it stands there. ``named``: the numbers of the question it holds."""
 
     text: str
     index: int
     score: float
+    named: frozenset[str] = frozenset()
 
 
 def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list[ScoredSentence]:
@@ -69,6 +70,7 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
         for sentence in sentences(str(passage["text"]))
     ]
     weights = _weights(wanted, [counts for *_, counts in pool])
+    numbers = {term for term in wanted if any(char.isdigit() for char in term)}
     least = _LEAST_SHARE * sum(weights.values())
     average = sum(counts.total() for *_, counts in pool) / max(1, len(pool))
     scored: list[ScoredSentence] = []
@@ -80,7 +82,7 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
             continue
         length = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * max(1.0, counts.total() / max(1.0, average))
         score = matched / length * (1 + _PASSAGE_WEIGHT / (1 + place))
-        scored.append(ScoredSentence(sentence, int(passage["index"]), score))
+        scored.append(ScoredSentence(sentence, int(passage["index"]), score, frozenset(numbers & counts.keys())))
     return _select(scored)
 
 
@@ -96,12 +98,14 @@ def _weights(wanted: set[str], pool: Sequence[Counter[str]]) -> dict[str, float]
 
 
 def _select(scored: Sequence[ScoredSentence]) -> list[ScoredSentence]:
+    """The best sentence and those near it. Where it holds a number of the question, so must the others: a sentence
+    about pump 91 does not answer for pump 119."""
     ranked = sorted(scored, key=lambda sentence: -sentence.score)
     chosen: list[ScoredSentence] = []
     for sentence in ranked:
         if len(chosen) == MAX_QUOTES or sentence.score < ranked[0].score * _FOLLOWING_SHARE:
             break
-        if all(sentence.text != other.text for other in chosen):
+        if ranked[0].named <= sentence.named and all(sentence.text != other.text for other in chosen):
             chosen.append(sentence)
     return chosen
 

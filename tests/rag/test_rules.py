@@ -93,3 +93,10 @@ def test_at_most_three_sentences_best_first_each_once():
 def test_equal_sentences_are_quoted_from_the_better_passage():
     passages = [{"index": n, "text": "The valve opens at 3 bar."} for n in (1, 2)]
     assert [sentence.index for sentence in best_sentences("When does the valve open?", passages)] == [1]
+
+
+def test_a_sentence_about_another_number_is_not_quoted():
+    text = "Pump 119 is serviced after 221 hours. Pump 91 is serviced after 169 hours."
+    answer = answer_from_passages("When is pump 119 serviced?", [{"index": 1, "text": text}])
+    assert answer.endswith("“Pump 119 is serviced after 221 hours.” [1]")
+    assert "169" not in answer
