@@ -115,4 +115,4 @@ def _render(
 
 def _field_error(failure: Mapping[str, Any]) -> dict[str, Any]:
     loc = [part if isinstance(part, int) else str(part)[:MAX_PART_CHARS] for part in failure["loc"][:MAX_LOC_PARTS]]
-    return {"loc": loc, "msg": str(failure["msg"])[:MAX_MSG_CHARS]}
+    return {"loc": loc, "msg": str(failure["msg"]).removeprefix("Value error, ")[:MAX_MSG_CHARS]}
