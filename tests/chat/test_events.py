@@ -18,6 +18,7 @@ from backend.schemas.auth import Principal
 from backend.schemas.chat import ContentEvent, encode_event
 from tests.chat.workers import new_user, no_redis
 from tests.support.databases import postgres_proxy
+from tests.support.waiting import until
 
 
 async def claimed(engine: AsyncEngine, user: Principal, session_id: str = "s", worker_id: str = "w") -> RunRef:
@@ -118,15 +119,11 @@ async def test_a_flush_that_is_refused_once_does_not_end_the_flushing(engine: As
     write(log, "a")
     flushing = asyncio.create_task(hub.flush_forever())
     try:
-        async with asyncio.timeout(30):
-            while not hub.failing_for():
-                await asyncio.sleep(0.05)
+        await until(hub.failing_for)
     finally:
         async with transaction(engine) as connection:
             await connection.execute(text("alter table run_events_away rename to run_events"))
-    async with asyncio.timeout(30):
-        while hub.failing_for():
-            await asyncio.sleep(0.05)
+    await until(lambda: not hub.failing_for())
     flushing.cancel()
     await asyncio.gather(flushing, return_exceptions=True)
     assert await stored(engine, log.run_id) == ["a"]

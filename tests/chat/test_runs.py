@@ -14,6 +14,7 @@ from backend.infra.database.engine import transaction
 from tests.chat.workers import ask, new_user, read, until_text, whole_turn, worker
 from tests.support.fake_llm import FakeLLM, hang_after
 from tests.support.fake_llm import text as says
+from tests.support.waiting import until
 
 
 async def expire(engine: AsyncEngine) -> None:
@@ -28,9 +29,7 @@ async def lease_left(engine: AsyncEngine, run_id: UUID) -> float:
 
 
 async def until_free(service: ChatService) -> None:
-    async with asyncio.timeout(30):
-        while service.active_runs:
-            await asyncio.sleep(0.05)
+    await until(lambda: service.active_runs == 0)
 
 
 async def test_a_live_run_keeps_its_lease(engine: AsyncEngine):
@@ -52,9 +51,11 @@ async def test_leases_are_renewed_by_themselves(engine: AsyncEngine):
         turn = await service.start_turn(user, ask(), "en")
         async with transaction(engine) as connection:
             await connection.execute(text("update runs set lease_expires_at = now() + interval '2 seconds'"))
-        async with asyncio.timeout(30):
-            while await lease_left(engine, turn.run_id) <= 2:
-                await asyncio.sleep(0.1)
+
+        async def renewed() -> bool:
+            return await lease_left(engine, turn.run_id) > 2
+
+        await until(renewed)
 
 
 async def test_a_worker_that_lost_its_lease_writes_nothing_more(engine: AsyncEngine):

@@ -135,19 +135,18 @@ async def test_a_cursor_beyond_a_live_run_gets_a_gap_with_the_text(engine: Async
 
 async def test_a_hole_after_a_killed_worker_gets_one_gap_and_the_tail(engine: AsyncEngine):
     user = await new_user(engine)
-    async with FakeLLM() as llm:
-        async with worker(engine, llm, drain=False, lease_seconds=600) as dead:
-            llm.script(hang_after(5))
-            turn = await dead.start_turn(user, ask(), "en")
-            reached = await until_text(dead, user, turn.run_id, "five")
-            await dead._hub.flush()
-            await expire(engine)
-            async with worker(engine, llm) as alive:
-                await alive._runs.reap()
-                at_end = await read(alive, user, turn.run_id, reached)
-                in_hole = await read(alive, user, turn.run_id, reached + 40)
-                whole = await read(alive, user, turn.run_id)
-            await dead._runs.renew()
+    async with FakeLLM() as llm, worker(engine, llm, drain=False, lease_seconds=600) as dead:
+        llm.script(hang_after(5))
+        turn = await dead.start_turn(user, ask(), "en")
+        reached = await until_text(dead, user, turn.run_id, "five")
+        await dead._hub.flush()
+        await expire(engine)
+        async with worker(engine, llm) as alive:
+            await alive._runs.reap()
+            at_end = await read(alive, user, turn.run_id, reached)
+            in_hole = await read(alive, user, turn.run_id, reached + 40)
+            whole = await read(alive, user, turn.run_id)
+        await dead._runs.renew()
     assert whole.text == "one two three four five "
     assert whole.seqs[reached] == reached + 1000
     assert at_end.types == ["trace", "citations", "error", "done"]
