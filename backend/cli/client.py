@@ -1,6 +1,7 @@
 """The HTTP side of the commands: a client with the token, and every failure as one line for the user."""
 
 import ipaddress
+import locale
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -43,7 +44,9 @@ def connect(credentials: Credentials, *, read_seconds: float = ANSWER_SECONDS) -
 
     Raises :class:`ServerUnreachable` for what the transport raises inside.
     """
-    headers = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
+    headers = {"Accept-Language": "zh" if (locale.getlocale()[0] or "").startswith("zh") else "en"}
+    if credentials.token:
+        headers["Authorization"] = f"Bearer {credentials.token}"
     timeout = httpx.Timeout(read_seconds, connect=CONNECT_SECONDS)
     # A proxy of the environment cannot reach this machine's own loopback.
     trust_env = not _is_loopback(httpx.URL(credentials.url).host)
