@@ -4,15 +4,27 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Form, Query, UploadFile
+from pydantic import ConfigDict
 
 from backend.api.deps import CurrentServices, CurrentUser
 from backend.api.errors import error_responses
+from backend.schemas.base import StrictSchema
 from backend.schemas.documents import (
     DocumentDeleteResponse,
     DocumentListResponse,
     DocumentUploadResponse,
     Visibility,
 )
+
+
+class UploadForm(StrictSchema):
+    """The multipart form of an upload. The owner is who asks, whatever a form says."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    file: UploadFile
+    visibility: Visibility | None = None
+
 
 router = APIRouter(prefix="/documents", tags=["documents"], responses=error_responses(401, 422, 503))
 
@@ -25,14 +37,13 @@ async def documents(user: CurrentUser, services: CurrentServices) -> DocumentLis
 
 @router.post("/upload", responses=error_responses(403, 413, 415))
 async def upload(
-    file: UploadFile,
+    form: Annotated[UploadForm, Form(media_type="multipart/form-data")],
     user: CurrentUser,
     services: CurrentServices,
-    visibility: Annotated[Visibility | None, Form()] = None,
 ) -> DocumentUploadResponse:
     """Add a document, or the next version of the one with that name; answers when it can be asked about."""
-    content = await file.read()
-    result = await services.knowledge.upload(user, file.filename or "", content, visibility)
+    content = await form.file.read()
+    result = await services.knowledge.upload(user, form.file.filename or "", content, form.visibility)
     return DocumentUploadResponse(filename=result.filename, chunks_processed=result.chunks_processed, message="ready")
 
 
