@@ -87,6 +87,8 @@ class RunRow:
     last_seq: int
     created_at: datetime
     finished_at: datetime | None
+    lease_expired: bool
+    """Nobody renewed it: a running run is without an owner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ _RUN_COLUMNS = (
     Run.created_at,
     Run.finished_at,
     Run.request_hash,
+    (Run.lease_expires_at < func.now()).label("lease_expired"),
     ChatSession.session_id,
 )
 _RUNS = select(*_RUN_COLUMNS).join(ChatSession, ChatSession.id == Run.session_row_id)
@@ -39,7 +40,15 @@ def _ref(row: AnyRow) -> RunRef:
 def _run(row: AnyRow) -> RunRow:
     error = ErrorInfo.model_validate(row.error) if row.error else None
     return RunRow(
-        _ref(row), row.status, row.language, error, row.finish_reason, row.last_seq, row.created_at, row.finished_at
+        _ref(row),
+        row.status,
+        row.language,
+        error,
+        row.finish_reason,
+        row.last_seq,
+        row.created_at,
+        row.finished_at,
+        row.lease_expired,
     )
 
 

@@ -171,7 +171,7 @@ class ChatService:
     async def _free_session(self, claim: TurnClaim, *, interrupt: bool) -> None:
         """End the session's run if its lease has expired or if asked to; else raise :class:`RunActive`."""
         busy = await self.storage.active_run(claim.user_id, claim.session_id)
-        if busy is None or await self._runs.interrupt(busy):
+        if busy is None or (busy.lease_expired and await self._runs.interrupt(busy)):
             return
         if not interrupt:
             raise RunActive(run_id=str(busy.ref.run_id))

@@ -19,7 +19,7 @@ _TTL = 3600
 _TOMBSTONE_TTL = 300
 
 _PUT = """
-local have, new = tonumber(redis.call('hget', KEYS[1], 'version') or '0'), tonumber(ARGV[2])
+local have, new = tonumber(redis.call('hget', KEYS[1], 'version') or '-1'), tonumber(ARGV[2])
 if have > new or have == new and redis.call('hexists', KEYS[1], 'gone') == 0 then return 0 end
 redis.call('del', KEYS[1])
 redis.call('hset', KEYS[1], 'owner', ARGV[1], 'version', ARGV[2])

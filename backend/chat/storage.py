@@ -25,7 +25,8 @@ from backend.chat.records import (
 )
 from backend.chat.repository import SessionKey, SessionRow
 from backend.chat.session_cache import PAGE, SessionCache, messages_key, sessions_key
-from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRuns, Unauthorized
+from backend.chat.titles import one_line
+from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRuns, Unauthorized, ValidationFailed
 from backend.infra.cache import Cache
 from backend.infra.database.engine import transaction
 from backend.schemas.chat import MessageInfo, SessionInfo, SessionListResponse, normalize_rag_trace
@@ -266,7 +267,13 @@ class ConversationStorage:
     # --- changing (F24) ---
 
     async def rename(self, user_id: UUID, session_id: str, title: str) -> SessionInfo | None:
-        """Give a session a title of the user's; ``None`` when there is no such session."""
+        """Give a session a title of the user's, on one line; ``None`` when there is no such session.
+
+        Raises :class:`ValidationFailed` when there is nothing to read in it.
+        """
+        title = one_line(title)
+        if not title:
+            raise ValidationFailed(errors=[{"loc": ["body", "title"], "msg": "title is blank"}])
         async with transaction(self._engine) as connection:
             await repository.lock_user(connection, user_id)
             info = await repository.set_title(connection, user_id, session_id, title)

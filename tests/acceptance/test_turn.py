@@ -196,6 +196,22 @@ async def test_c08_every_subscriber_of_every_run_reads_from_its_first_event(at: 
     await at.check(turns=8)
 
 
+async def test_a_stream_that_postgres_cuts_ends_in_order_and_goes_on_with_its_cursor(at: Rack, alice: Client):
+    at.llm.script(text(WORDS, delay=0.1))
+    async with alice.stream() as stream:
+        await stream.until_text("two")
+        at.postgres.refuse()
+        await asyncio.sleep(0.7)
+        await at.postgres.restore()
+        await stream.end()
+    assert (await alice.ended(stream.run_id))["status"] == "completed"
+    rest = await alice.replay(stream.run_id, stream.last_seq)
+    assert stream.text + rest.text == WORDS
+    assert "gap" not in rest.types
+    assert (stream.types + rest.types)[-3:] == TAIL
+    await at.check(turns=1)
+
+
 # --- sending again ---
 
 
