@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from structlog.contextvars import get_contextvars
 
 from backend.chat.records import ClaimedTurn, TurnClaim, TurnEnd
 from backend.chat.storage import ConversationStorage
@@ -106,12 +107,13 @@ class Statements:
 
 
 @contextmanager
-def counted(engine: AsyncEngine) -> Iterator[Statements]:
-    """The statements that the engine executes within the block."""
+def counted(engine: AsyncEngine, *, of_requests: bool = False) -> Iterator[Statements]:
+    """The statements that the engine executes within the block; ``of_requests``: without those of background work."""
     seen = Statements()
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        seen.texts.append(statement)
+        if not of_requests or "request_id" in get_contextvars():
+            seen.texts.append(statement)
 
     event.listen(engine.sync_engine, "before_cursor_execute", note)
     try:
