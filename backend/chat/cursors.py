@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 from backend.chat.repository import SessionKey
@@ -31,12 +31,12 @@ def decode_session_key(cursor: str | None) -> SessionKey | None:
         return None
     when, _, row_id = _decode(cursor).partition(" ")
     try:
-        key = SessionKey(datetime.fromisoformat(when), UUID(row_id))
-    except ValueError as error:
+        updated_at = datetime.fromisoformat(when)
+        if updated_at.tzinfo is None:
+            raise ValidationFailed
+        return SessionKey(updated_at.astimezone(UTC), UUID(row_id))
+    except (ValueError, OverflowError) as error:  # the latter: before or after all time, once in UTC
         raise ValidationFailed from error
-    if key.updated_at.tzinfo is None:
-        raise ValidationFailed
-    return key
 
 
 def encode_seq(seq: int) -> str:

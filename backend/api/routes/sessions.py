@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+from pydantic import AfterValidator
 
 from backend.api.deps import CurrentServices, CurrentUser
 from backend.api.errors import error_responses
@@ -16,7 +17,15 @@ from backend.schemas.chat import (
 )
 
 router = APIRouter(prefix="/sessions", tags=["sessions"], responses=error_responses(401, 422, 503))
-SessionId = Annotated[str, Path(pattern=SESSION_ID_PATTERN)]
+
+
+def _not_relative(session_id: str) -> str:
+    if session_id in {".", ".."}:
+        raise ValueError("must not be a relative path")
+    return session_id
+
+
+SessionId = Annotated[str, Path(pattern=SESSION_ID_PATTERN), AfterValidator(_not_relative)]
 Cursor = Annotated[str | None, Query(max_length=200)]
 
 
