@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from backend.agents.config import AgentsConfig
@@ -22,6 +22,32 @@ class ServerConfig(BaseModel):
     workers: int = Field(default=1, ge=1, le=64)
 
 
+class TracingConfig(BaseModel):
+    """Where spans go (OTLP over HTTP, the base address of a collector); unset, there are none.
+
+    ``otel_exporter_otlp_headers`` is ``name=value,name=value``, as a collector asks for its key.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    otel_exporter_otlp_endpoint: str | None = Field(default=None, pattern=r"^https?://[^\s@/]+")
+    otel_exporter_otlp_headers: SecretStr | None = None
+    otel_service_name: str = "citewire"
+
+    @field_validator("otel_exporter_otlp_headers")
+    @classmethod
+    def _check_headers(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not all("=" in part for part in value.get_secret_value().split(",")):
+            raise ValueError("OTEL_EXPORTER_OTLP_HEADERS must be name=value,name=value")
+        return value
+
+    def otel_headers(self) -> dict[str, str]:
+        """The headers as a mapping."""
+        given = self.otel_exporter_otlp_headers
+        parts = [] if given is None else given.get_secret_value().split(",")
+        return {name.strip(): text.strip() for name, _, text in (part.partition("=") for part in parts)}
+
+
 class Settings(  # pyright: ignore[reportIncompatibleVariableOverride]  # plain models have a smaller model_config
     StorageConfig,
     ModelConfig,
@@ -33,6 +59,7 @@ class Settings(  # pyright: ignore[reportIncompatibleVariableOverride]  # plain 
     AuthConfig,
     ApiConfig,
     ServerConfig,
+    TracingConfig,
     BaseSettings,
 ):
     """Every option; an environment variable is the upper-case name of its field. Empty values count as unset."""
@@ -44,7 +71,8 @@ class Settings(  # pyright: ignore[reportIncompatibleVariableOverride]  # plain 
     def secret_values(self) -> list[str]:
         """Every configured secret, so that no log line can show one."""
         values = (getattr(self, name) for name in type(self).model_fields)
-        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        return [*secrets, *self.otel_headers().values()]
 
 
 class SettingsError(ValueError):
