@@ -38,6 +38,7 @@ from backend.knowledge.index.factory import open_index
 from backend.knowledge.service import KnowledgeBase
 from backend.log import configure_logging, get_logger
 from backend.rag.pipeline import RetrievalPipeline
+from backend.rag.rerank import build_reranker
 from backend.rag.rules import answer_from_passages
 from backend.settings import Settings, load_settings
 
@@ -129,7 +130,9 @@ async def _runtime(stack: AsyncExitStack, settings: Settings, knowledge: Knowled
     stack.push_async_callback(models.aclose)
     http = await stack.enter_async_context(httpx.AsyncClient())
     weather = build_weather_tool(build_weather(settings, http), settings.weather_timeout_seconds)
-    pipeline = RetrievalPipeline(knowledge, settings)
+    reranker = build_reranker(settings)
+    stack.push_async_callback(reranker.aclose)
+    pipeline = RetrievalPipeline(knowledge, settings, reranker)
     return AgentRuntime(models.main, pipeline, [weather], max_model_calls=settings.llm_max_calls_per_turn)
 
 

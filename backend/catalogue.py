@@ -51,6 +51,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "step_searching": ("Searching the documents", "正在检索文档"),
     "step_recalled": ("Passages recalled: {count}", "召回片段：{count}"),
     "step_merged": ("Passages merged into their sections: {count}", "合并到上级段落的片段：{count}"),
+    "step_reranked": ("Passages reordered by relevance: {count}", "按相关性重新排序的片段：{count}"),
+    "step_rerank_failed": (
+        "Reordering by relevance failed; the order of the search stays",
+        "相关性重排失败，保留检索顺序",
+    ),
     "step_selected": ("Passages selected: {count}", "选用片段：{count}"),
     "step_nothing_found": ("Nothing found in the documents", "文档中没有找到相关内容"),
     "step_no_documents": ("There are no documents yet", "尚未上传任何文档"),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import httpx
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
 
@@ -16,7 +17,11 @@ class CandidateK:
 
 
 class RagConfig(BaseModel):
-    """How many pieces of evidence are looked for, merged and kept. An empty value counts as absent."""
+    """How many pieces of evidence are looked for, merged and kept. An empty value counts as absent.
+
+    Without ``rerank_base_url`` nothing is reranked; passages below ``rerank_min_score`` (on the service's own scale)
+    are left out.
+    """
 
     retrieval_top_k: int = Field(default=8, ge=1, le=50)
     retrieval_candidate_k: int | None = Field(default=None, le=500)
@@ -34,6 +39,28 @@ class RagConfig(BaseModel):
     @classmethod
     def _blank_is_absent(cls, value: object) -> object:
         return (value.strip() or None) if isinstance(value, str) else value
+
+    @field_validator("rerank_base_url")
+    @classmethod
+    def _check_rerank_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            url = httpx.URL(value)
+        except httpx.InvalidURL:
+            raise ValueError("RERANK_BASE_URL is not a URL") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError("RERANK_BASE_URL must be an http:// or https:// address")
+        if url.userinfo or url.query or url.fragment:  # it is shown in traces
+            raise ValueError("RERANK_BASE_URL must be a plain address; the key belongs into RERANK_API_KEY")
+        return value.rstrip("/")
+
+    @field_validator("rerank_api_key")
+    @classmethod
+    def _check_rerank_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not all("!" <= char <= "~" for char in value.get_secret_value()):
+            raise ValueError("RERANK_API_KEY holds spaces or characters that no HTTP header can carry")
+        return value
 
     def candidate_k(self) -> CandidateK:
         """The number that is set, if it is not below top k; else top k times the multiplier."""

@@ -9,8 +9,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 
 from backend.catalogue import Language, say
+from backend.infra.rerank import NoReranker, Reranker
 from backend.rag.config import RagConfig
 from backend.rag.merge import Merged, auto_merge
+from backend.rag.rerank import rerank
 from backend.rag.retrieve import Candidate, Library, candidates
 from backend.schemas.chat import Emit
 
@@ -49,9 +51,10 @@ class RagState(TypedDict, total=False):
 class RetrievalPipeline:
     """Finds the evidence for one question among the documents that the user sees."""
 
-    def __init__(self, library: Library, config: RagConfig) -> None:
+    def __init__(self, library: Library, config: RagConfig, reranker: Reranker | None = None) -> None:
         self._library = library
         self._config = config
+        self._reranker: Reranker = reranker or NoReranker()
         self._graph = self._compile()
 
     async def run(self, query: str, user_id: UUID, language: Language, emit: Emit) -> RagResult:
@@ -76,7 +79,7 @@ class RetrievalPipeline:
         config, candidate_k = self._config, self._config.candidate_k()
         trace: dict[str, Any] = {
             "retrieval_stage": "initial",
-            "retrieval_pipeline": "recall_merge" if config.auto_merge_enabled else "recall",
+            "retrieval_pipeline": self._pipeline_name(),
             "candidate_k": candidate_k.value,
             "candidate_k_source": candidate_k.source,
             "retrieval_candidate_multiplier": config.retrieval_candidate_multiplier,
@@ -86,6 +89,10 @@ class RetrievalPipeline:
         if candidate_k.error is not None:
             trace["candidate_k_config_error"] = candidate_k.error
         return {"trace": trace}
+
+    def _pipeline_name(self) -> str:
+        stages = {"recall": True, "merge": self._config.auto_merge_enabled, "rerank": self._reranker.enabled}
+        return "_".join(stage for stage, on in stages.items() if on)
 
     async def _retrieve(self, state: RagState, runtime: Runtime[RagRequest]) -> RagState:
         request, query = runtime.context, state.get("query", "")
@@ -124,18 +131,15 @@ class RetrievalPipeline:
         }
         return {"candidates": merged.candidates, "trace": trace}
 
-    async def _rerank(self, state: RagState) -> RagState:
-        """Keeps the best ``retrieval_top_k`` in the order of recall."""
-        found = state.get("candidates", [])
-        kept = found[: self._config.retrieval_top_k]
-        trace = {
-            "rerank_enabled": False,
-            "rerank_applied": False,
-            "candidate_count": len(found),
-            "post_rerank_count": len(kept),
-            "post_threshold_count": len(kept),
-        }
-        return {"candidates": kept, "trace": trace}
+    async def _rerank(self, state: RagState, runtime: Runtime[RagRequest]) -> RagState:
+        request = runtime.context
+        reranked = await rerank(self._reranker, self._config, state.get("query", ""), state.get("candidates", []))
+        if reranked.applied:
+            label = say("step_reranked", request.language, count=reranked.trace["candidate_count"])
+            request.emit("⚖️", label, self._reranker.model or "")
+        elif "rerank_error" in reranked.trace:
+            request.emit("⚠️", say("step_rerank_failed", request.language))
+        return {"candidates": reranked.candidates, "trace": reranked.trace}
 
     async def _answer(self, state: RagState, runtime: Runtime[RagRequest]) -> RagState:
         request, kept = runtime.context, state.get("candidates", [])
@@ -162,6 +166,7 @@ def evidence(chunk: Candidate, *, text: bool = True) -> dict[str, Any]:
         "text": chunk.text if text else None,
         "score": chunk.score,
         "rrf_rank": chunk.rank,
+        "rerank_score": chunk.rerank_score,
         "chunk_id": str(chunk.chunk_id),
         "document_id": str(chunk.document_id),
         "document_version": chunk.document_version,

@@ -71,7 +71,10 @@ class Library(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk on its way to become evidence; after a merge ``page_number`` is that of its best leaf."""
+    """A chunk on its way to become evidence; after a merge ``page_number`` is that of its best leaf.
+
+    ``rerank_score`` is there once a reranker has judged it.
+    """
 
     chunk_id: UUID
     document_id: UUID
@@ -85,6 +88,7 @@ class Candidate:
     root_id: UUID | None
     score: float
     rank: int
+    rerank_score: float | None = None
 
     @classmethod
     def of(cls, piece: Piece, *, score: float, rank: int, page_number: int | None) -> Self:
