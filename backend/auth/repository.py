@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
-from sqlalchemy import Row, exists, func, select, update
+from sqlalchemy import Row, delete, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from backend.errors import NameTaken
 from backend.infra.database.base import Id
 from backend.infra.database.engine import transaction
-from backend.infra.database.tables import User
+from backend.infra.database.tables import ChatSession, Document, User
 from backend.schemas.auth import Role
 
 _REGISTER_LOCK = 0x0C17E_A07
@@ -81,16 +81,46 @@ class AccountRepository:
             row = (await connection.execute(statement)).one_or_none()
         return None if row is None else _account(row)
 
-    async def set_disabled(self, username: str, disabled: bool) -> bool:
-        """Disable or enable an account; either way its tokens end. Whether there is such an account."""
+    async def set_disabled(self, username: str, disabled: bool) -> Account | None:
+        """Disable or enable an account; either way its tokens end. ``None`` when there is no such account."""
+        return await self._change(username, disabled=disabled)
+
+    async def reset_password(self, username: str, password_hash: str) -> Account | None:
+        """The account with a new password; its tokens end. ``None`` when there is no such account."""
+        return await self._change(username, password_hash=password_hash)
+
+    async def _change(self, username: str, **values: bool | str) -> Account | None:
         statement = (
             update(User)
             .where(User.username == username)
-            .values(disabled=disabled, token_version=User.token_version + 1)
-            .returning(User.id)
+            .values(**values, token_version=User.token_version + 1)
+            .returning(*_COLUMNS)
         )
         async with transaction(self._engine) as connection:
-            return (await connection.execute(statement)).one_or_none() is not None
+            row = (await connection.execute(statement)).one_or_none()
+        return None if row is None else _account(row)
+
+    async def delete_empty(self, user_id: UUID) -> bool:
+        """Delete an account that owns neither sessions nor documents. False, with nothing done, when it owns some.
+
+        Whoever adds either holds a lock of the account's row until its commit, so the check sees it.
+        """
+        owned = or_(
+            exists().where(ChatSession.user_id == user_id),
+            exists().where(Document.owner_id == user_id),
+        )
+        async with transaction(self._engine) as connection:
+            await connection.execute(select(User.id).where(User.id == user_id).with_for_update())
+            if (await connection.execute(select(owned))).scalar_one():
+                return False
+            await connection.execute(delete(User).where(User.id == user_id))
+        return True
+
+    async def count_admins(self) -> int:
+        """Administrators who can sign in."""
+        query = select(func.count()).where(User.role == "admin", User.disabled.is_(False))
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(query)).scalar_one()
 
 
 async def _any_account(connection: AsyncConnection) -> bool:

@@ -2,6 +2,7 @@
 
 import hmac
 from dataclasses import dataclass
+from uuid import UUID
 
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -10,8 +11,8 @@ from backend.auth.config import AuthConfig
 from backend.auth.passwords import PasswordHasher
 from backend.auth.repository import Account, AccountRepository
 from backend.auth.tokens import TokenCodec
-from backend.errors import Forbidden, Unauthorized
-from backend.schemas.auth import Principal, Role, normalize_username
+from backend.errors import Forbidden, NotFound, Unauthorized
+from backend.schemas.auth import Principal, Role, fold_username, normalize_username
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,41 @@ class AuthService:
             raise Forbidden
         return self._sign_in(changed)
 
+    # --- for the operator, who needs no token ---
+
+    async def add(self, username: str, password: SecretStr, role: Role) -> Principal:
+        """A new account with any role; the first one of an install is admin all the same.
+
+        Raises ``ValueError`` for an impossible name, :class:`NameTaken`.
+        """
+        password_hash = await self._hasher.hash(password.get_secret_value())
+
+        def choose_role(is_first: bool) -> Role:
+            return "admin" if is_first else role
+
+        return _principal(await self._accounts.create(normalize_username(username), password_hash, choose_role))
+
+    async def find(self, username: str) -> Principal:
+        """The account of that name, disabled or not. Raises :class:`NotFound`."""
+        return _found(await self._find(username))
+
+    async def set_disabled(self, username: str, disabled: bool) -> Principal:
+        """Disable or enable an account; either way its tokens end. Raises :class:`NotFound`."""
+        return _found(await self._accounts.set_disabled(fold_username(username), disabled))
+
+    async def reset_password(self, username: str, password: SecretStr) -> Principal:
+        """A new password without the old one; every token of the account ends. Raises :class:`NotFound`."""
+        password_hash = await self._hasher.hash(password.get_secret_value())
+        return _found(await self._accounts.reset_password(fold_username(username), password_hash))
+
+    async def delete_empty(self, user_id: UUID) -> bool:
+        """See :meth:`AccountRepository.delete_empty`."""
+        return await self._accounts.delete_empty(user_id)
+
+    async def has_admin(self) -> bool:
+        """Whether any administrator can sign in."""
+        return await self._accounts.count_admins() > 0
+
     async def _find(self, username: str) -> Account | None:
         try:
             name = normalize_username(username)
@@ -113,6 +149,12 @@ class AuthService:
 
 def _principal(account: Account) -> Principal:
     return Principal(id=account.id, username=account.username, role=account.role)
+
+
+def _found(account: Account | None) -> Principal:
+    if account is None:
+        raise NotFound
+    return _principal(account)
 
 
 def create_auth_service(engine: AsyncEngine, config: AuthConfig, secret: str) -> AuthService:

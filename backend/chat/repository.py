@@ -290,14 +290,18 @@ async def set_title(connection: AsyncConnection, user_id: UUID, session_id: str,
     return None if row is None else _session_info(row)
 
 
-async def delete_session(connection: AsyncConnection, user_id: UUID, session_id: str) -> int | None:
-    """Delete the session with all that hangs on it. Gives a version above any it ever had, or ``None`` if absent."""
-    statement = (
-        delete(ChatSession)
-        .where(ChatSession.user_id == user_id, ChatSession.session_id == session_id)
-        .returning(_next_version)
-    )
-    return (await connection.execute(statement)).scalar()
+async def delete_sessions(
+    connection: AsyncConnection, user_id: UUID, session_id: str | None, limit: int
+) -> list[tuple[str, int]]:
+    """Delete one session of the user, or ``limit`` of them, with all that hangs on them.
+
+    Gives of each its id and a version above any it ever had.
+    """
+    chosen = select(ChatSession.id).where(ChatSession.user_id == user_id).limit(limit)
+    if session_id is not None:
+        chosen = chosen.where(ChatSession.session_id == session_id)
+    statement = delete(ChatSession).where(ChatSession.id.in_(chosen)).returning(ChatSession.session_id, _next_version)
+    return [(name, version) for name, version in await connection.execute(statement)]
 
 
 async def add_purge(connection: AsyncConnection, kind: str, target: str) -> UUID:

@@ -291,15 +291,21 @@ class ConversationStorage:
 
         The copy in Redis is named in the outbox in the same transaction, so that it goes even if Redis is away now.
         """
+        return await self._delete(user_id, session_id, limit=1) == 1
+
+    async def delete_sessions(self, user_id: UUID, limit: int = PAGE) -> int:
+        """Delete ``limit`` sessions as :meth:`delete_session` does. How many there were; 0: none is left."""
+        return await self._delete(user_id, None, limit)
+
+    async def _delete(self, user_id: UUID, session_id: str | None, limit: int) -> int:
         async with transaction(self._engine) as connection:
             list_version = await repository.lock_user(connection, user_id) or 0
-            version = await repository.delete_session(connection, user_id, session_id)
-            if version is None:
-                return False
-            target = f"{user_id}:{version}:{list_version}:{session_id}"
-            outbox = await repository.add_purge(connection, _CACHE_OUTBOX, target)
-        await self._purge(outbox, target)
-        return True
+            gone = await repository.delete_sessions(connection, user_id, session_id, limit)
+            targets = [f"{user_id}:{version}:{list_version}:{name}" for name, version in gone]
+            outbox = [await repository.add_purge(connection, _CACHE_OUTBOX, target) for target in targets]
+        for row, target in zip(outbox, targets, strict=True):
+            await self._purge(row, target)
+        return len(targets)
 
     async def sweep_deleted(self) -> None:
         """Finish deletions whose copy could not be removed at once."""

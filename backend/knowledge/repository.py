@@ -336,6 +336,19 @@ class KnowledgeRepository:
             await connection.execute(delete(Document).where(Document.id == document.id))
         return current.chunk_count if current is not None else 0
 
+    async def release_owner(self, user_id: UUID, limit: int) -> int:
+        """Removes ``limit`` private documents as :meth:`delete_document` does; with none left frees the shared ones."""
+        own, shared = Document.owner_id == user_id, Document.visibility == "shared"
+        private = select(Document.id).where(own, ~shared).limit(limit).with_for_update()
+        async with transaction(self._engine) as connection:
+            found = (await connection.execute(private)).scalars().all()
+            for document_id in found:
+                await self._discard(connection, document_id, keep=None)
+            await connection.execute(delete(Document).where(Document.id.in_(found)))
+            if not found:
+                await connection.execute(update(Document).where(own, shared).values(owner_id=None))
+        return len(found)
+
     async def has_documents(self, user_id: UUID) -> bool:
         """Whether anything could answer this user."""
         ready = exists().where(Document.current_version_id == DocumentVersion.id, _live(user_id))

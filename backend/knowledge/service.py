@@ -156,6 +156,15 @@ class KnowledgeBase:
         await asyncio.shield(self._purge())
         return DeleteResult(name, leaves)
 
+    async def release_owner(self, user_id: UUID, limit: int = 100) -> int:
+        """For an account that goes: removes ``limit`` of its private documents as :meth:`delete` does; how many.
+
+        0 when none is left; its shared documents belong to the install then.
+        """
+        removed = await self._repository.release_owner(user_id, limit)
+        await asyncio.shield(self._purge())
+        return removed
+
     # --- recall -------------------------------------------------------------------------------------------------
 
     async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> Recall:
