@@ -1,7 +1,8 @@
 """The retrieval graph: plan, retrieve, merge, rerank, answer. Compiled once, run for each question."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from backend.rag.merge import Merged, auto_merge
 from backend.rag.rerank import rerank
 from backend.rag.retrieve import Candidate, Library, candidates
 from backend.schemas.chat import Emit
+from backend.tracing import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,8 @@ class RetrievalPipeline:
         graph = StateGraph(RagState, context_schema=RagRequest)
         stages = [self._plan, self._retrieve, self._merge, self._rerank, self._answer]
         names = ["plan", "retrieve", "merge", "rerank", "answer"]
-        for name, stage in zip(names, stages, strict=True):
-            graph.add_node(name, stage)  # pyright: ignore[reportUnknownMemberType]  # a bare CachePolicy in its overloads
+        for name, run in zip(names, stages, strict=True):
+            graph.add_node(name, _timed(name, run))  # pyright: ignore[reportUnknownMemberType]  # a bare CachePolicy in its overloads
         for before, after in zip([START, *names], [*names, END], strict=True):
             graph.add_edge(before, after)
         return graph.compile()  # pyright: ignore[reportUnknownMemberType]  # a bare BaseCache in its signature
@@ -156,6 +158,17 @@ class RetrievalPipeline:
             "retrieved_chunks": [evidence(chunk) for chunk in kept],
         }
         return {"has_documents": has_documents, "trace": trace}
+
+
+def _timed(name: str, run: Callable[..., Awaitable[RagState]]) -> Callable[..., Awaitable[RagState]]:
+    """``run`` as a stage; the graph still sees its parameters."""
+
+    @wraps(run)
+    async def timed(*args: Any, **kwargs: Any) -> RagState:
+        with stage(name):
+            return await run(*args, **kwargs)
+
+    return timed
 
 
 def evidence(chunk: Candidate, *, text: bool = True) -> dict[str, Any]:
