@@ -22,9 +22,11 @@ from backend.knowledge.index.base import Arm, ChunkIndex, IndexHit, Mode
 from backend.knowledge.ingest import DEAD_AFTER_SECONDS, Ingest
 from backend.knowledge.parse import file_type_of
 from backend.knowledge.repository import KnowledgeRepository, Purge, StoredChunk, Unchanged, Upload
+from backend.metrics import counted_upload
 from backend.schemas.auth import Principal
 from backend.schemas.documents import DocumentInfo, Visibility
 from backend.text import clean_text
+from backend.tracing import stage
 
 logger = logging.getLogger(__name__)
 
@@ -111,10 +113,11 @@ class KnowledgeBase:
         :class:`ValidationFailed` (name), :class:`TypeMismatch`, :class:`TooLarge`, :class:`DocumentError`,
         :class:`ProviderError`, :class:`StorageUnavailable`, :class:`NotFound` (deleted meanwhile).
         """
-        visibility = visibility or ("shared" if principal.role == "admin" else "private")
-        if visibility == "shared" and principal.role != "admin":
-            raise Forbidden()
-        return await self._store(principal.id, visibility, clean_filename(filename), content)
+        with counted_upload():
+            visibility = visibility or ("shared" if principal.role == "admin" else "private")
+            if visibility == "shared" and principal.role != "admin":
+                raise Forbidden()
+            return await self._store(principal.id, visibility, clean_filename(filename), content)
 
     async def add_sample(self, path: Path) -> UploadResult:
         """Stores a document that came with the install: shared, owned by nobody. Raises as :meth:`upload` does."""
@@ -182,18 +185,24 @@ class KnowledgeBase:
         vector = await self._query_vector(query)
         asked = limit * 2 + 10  # the index may hold rows that are not live any more, or not yet
         while True:
-            found = await self._index.search(vector, words, limit=asked, user_id=user_id)
+            with stage("search"):
+                found = await self._index.search(vector, words, limit=asked, user_id=user_id)
             hits = await self._live(user_id, found.hits, level)
             if len(hits) >= limit or len(found.hits) < asked or asked > limit * 32:
                 return Recall(hits[:limit], found.mode)
             asked *= 4
+
+    async def check_index(self) -> None:
+        """Raises :class:`StorageUnavailable` when the index cannot be asked."""
+        await self._index.search(None, "ready", limit=1, user_id=UUID(int=0))
 
     async def _query_vector(self, query: str) -> list[float] | None:
         if len(query) > MAX_EMBEDDED_QUERY_CHARS:
             half = MAX_EMBEDDED_QUERY_CHARS // 2
             query = f"{query[:half]} {query[-half:]}"
         try:
-            return await self._embedder.embed_query(query)
+            with stage("embed"):
+                return await self._embedder.embed_query(query)
         except ProviderError as error:
             logger.warning("the query could not be embedded (%s)", error.code)
             return None
