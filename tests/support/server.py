@@ -48,7 +48,7 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.env = _environment(data_dir, self.port, database_url, redis_url) | dict(env or {})
         self._data_dir = data_dir
         self._arguments = arguments
@@ -202,7 +202,8 @@ def _environment(data_dir: Path, port: int, database_url: URL | str | None, redi
     return env
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
