@@ -20,9 +20,11 @@ from backend.agents.tools.weather import build_weather, build_weather_tool
 from backend.api.deps import Services
 from backend.api.router import api_router, install
 from backend.auth.secret import load_or_create_secret
-from backend.auth.service import create_auth_service
+from backend.auth.service import AuthService, create_auth_service
+from backend.chat.removal import AccountRemoval
 from backend.chat.runtime import AgentRuntime
 from backend.chat.service import ChatService
+from backend.chat.storage import ConversationStorage
 from backend.infra.cache import Cache, create_redis
 from backend.infra.database.engine import async_url, create_engine
 from backend.infra.database.migrate import migrate
@@ -197,13 +199,44 @@ async def prepare(settings: Settings, *, sample: bool) -> None:
     """
     load_or_create_secret(settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None)
     async with AsyncExitStack() as stack:
-        url = await _database_url(stack, settings)
-        try:
-            await migrate(url)
-        except (OSError, SQLAlchemyError) as error:
-            raise ValueError("DATABASE_URL: the database cannot be reached or brought to its schema") from error
+        await _migrated_url(stack, settings)
     mark = settings.data_dir / SAMPLE_MARK
     if sample and not mark.exists():
         async with services(settings) as built:
             await built.knowledge.add_sample(SAMPLE)
         mark.touch()
+
+
+async def _migrated_url(stack: AsyncExitStack, settings: Settings) -> URL:
+    url = await _database_url(stack, settings)
+    try:
+        await migrate(url)
+    except (OSError, SQLAlchemyError) as error:
+        raise ValueError("DATABASE_URL: the database cannot be reached or brought to its schema") from error
+    return url
+
+
+@asynccontextmanager
+async def accounts(settings: Settings) -> AsyncGenerator[AuthService]:
+    """The accounts alone, for the operator: beside a running server or without one. Raises as :func:`prepare` does."""
+    async with AsyncExitStack() as stack:
+        auth, _ = await _accounts(stack, settings)
+        yield auth
+
+
+@asynccontextmanager
+async def account_removal(settings: Settings) -> AsyncGenerator[AccountRemoval]:
+    """What the end of an account needs; as :func:`accounts`."""
+    async with AsyncExitStack() as stack:
+        auth, engine = await _accounts(stack, settings)
+        storage = ConversationStorage(engine, await _cache(stack, settings))
+        knowledge, _ = await _knowledge(stack, settings, engine)
+        yield AccountRemoval(auth, storage, knowledge)
+
+
+async def _accounts(stack: AsyncExitStack, settings: Settings) -> tuple[AuthService, AsyncEngine]:
+    make_directories(settings.data_dir)
+    secret = load_or_create_secret(settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None)
+    engine = create_engine(await _migrated_url(stack, settings), pool_size=settings.database_pool_size)
+    stack.push_async_callback(engine.dispose)
+    return create_auth_service(engine, settings, secret), engine

@@ -76,7 +76,11 @@ class Settings(  # pyright: ignore[reportIncompatibleVariableOverride]  # plain 
 
 
 class SettingsError(ValueError):
-    """An option is wrong or missing; the text is one line that names the variable."""
+    """An option is wrong or missing; the text is one line that names the variable. ``problems`` has all of them."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__(problems[0])
+        self.problems = problems
 
 
 def load_settings(env_file: Path | None = Path(".env")) -> Settings:
@@ -84,7 +88,11 @@ def load_settings(env_file: Path | None = Path(".env")) -> Settings:
     try:
         return Settings(_env_file=env_file)  # pyright: ignore[reportCallIssue]  # pydantic-settings' own argument
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        name = ".".join(str(part) for part in first["loc"]).upper()
-        text = first["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"{name}: {text}" if name else text) from None
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        raise SettingsError([_problem(item["loc"], item["msg"]) for item in found]) from None
+
+
+def _problem(loc: tuple[int | str, ...], message: str) -> str:
+    name = ".".join(str(part) for part in loc).upper()
+    text = message.removeprefix("Value error, ")
+    return f"{name}: {text}" if name else text
