@@ -182,13 +182,15 @@ async def test_c06_flushing_redis_at_random_moments_loses_nothing(at: Rack, alic
 
     flushing = asyncio.create_task(flush())
     streams = []
-    for number in range(8):
-        streams.append(await alice.ask(f"question {number}"))
-        messages = await alice.messages()
-        assert [item["content"] for item in messages[-2:]] == [f"question {number}", WORDS]
-        assert len(messages) == 2 * number + 2
-    stop.set()
-    await flushing
+    try:
+        for number in range(8):
+            streams.append(await alice.ask(f"question {number}"))
+            messages = await alice.messages()
+            assert [item["content"] for item in messages[-2:]] == [f"question {number}", WORDS]
+            assert len(messages) == 2 * number + 2
+    finally:
+        stop.set()
+        await flushing
     assert (await alice.get("/sessions")).json()["sessions"][0]["message_count"] == 16
     await at.check(*streams, turns=8)
 
