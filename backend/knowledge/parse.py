@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass
@@ -16,14 +18,29 @@ from backend.errors import DocumentError, TooLarge, TypeMismatch
 from backend.knowledge.config import KnowledgeConfig
 from backend.text import clean_text
 
-FILE_TYPES = {"pdf": "pdf", "md": "text", "markdown": "text", "txt": "text"}
+FILE_TYPES = {
+    **{extension: extension for extension in ("pdf", "docx", "xlsx", "pptx", "epub", "html", "csv", "json")},
+    **dict.fromkeys(("md", "markdown", "txt"), "text"),
+    "htm": "html",
+    "tsv": "csv",
+    "jsonl": "json",
+}
 """Extension to what the worker reads it as."""
 
-_WORKER = Path(__file__).with_name("parse_worker.py")
+logger = logging.getLogger(__name__)
+
+_PACKAGE_ROOT = Path(__file__).parents[2]
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from backend.knowledge.parse_worker import main; main()"
+"""The worker gets this very package, wherever it lies, and nothing of the directory or the environment it runs in."""
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONUTF8": "1", "MALLOC_ARENA_MAX": "2", "RAYON_NUM_THREADS": "2"}
 """All that the worker gets: no keys to find there, and few threads, as each one reserves memory."""
+WORKER_ARGUMENTS = ("-I", "-c", _PROGRAM, str(_PACKAGE_ROOT))
+"""What the interpreter is run with."""
 _LIMIT_SIGNALS = frozenset({signal.SIGABRT, signal.SIGKILL, signal.SIGXCPU})
 """How a process ends that was refused memory or ran out of its time."""
+
+
+_CONTROL = re.compile("[\x01-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,7 @@ class _Answer(BaseModel):
     code: str | None = None
     pages: list[_WorkerPage] = []
     total_pages: int | None = None
+    note: str | None = None
 
 
 def file_type_of(filename: str) -> str:
@@ -70,7 +88,8 @@ async def parse_document(path: Path, file_type: str, config: KnowledgeConfig) ->
         "path": str(path),
         "type": FILE_TYPES[file_type],
         "max_pages": config.parse_max_pages,
-        "max_output_bytes": config.parse_max_inflated_bytes,
+        "max_cells": config.parse_max_cells,
+        "max_inflated_bytes": config.parse_max_inflated_bytes,
         "memory_bytes": config.parse_memory_bytes,
         "cpu_seconds": math.ceil(config.parse_timeout_seconds) + 1,
     }
@@ -81,8 +100,7 @@ async def parse_document(path: Path, file_type: str, config: KnowledgeConfig) ->
 async def _run(request: bytes, config: KnowledgeConfig) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-I",
-        str(_WORKER),
+        *WORKER_ARGUMENTS,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -148,9 +166,17 @@ def _read_answer(output: bytes) -> ParsedDocument:
     pages = [Page(page.number, _clean(page.text)) for page in answer.pages]
     pages = [page for page in pages if page.text.strip()]
     if not pages:
-        raise DocumentError("empty_document" if answer.total_pages is None else "no_extractable_text")
+        raise DocumentError("empty_document")
+    _log_flaws(answer, len(pages))
     return ParsedDocument(pages, answer.total_pages)
 
 
+def _log_flaws(answer: _Answer, pages: int) -> None:
+    if answer.note is not None:
+        logger.warning("a text is not clean: %s", answer.note)
+    if answer.total_pages is not None and answer.total_pages > pages:
+        logger.info("%d of %d pages hold no text that can be read", answer.total_pages - pages, answer.total_pages)
+
+
 def _clean(text: str) -> str:
-    return clean_text(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+    return _CONTROL.sub("", clean_text(text)).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import os
 import sys
 import zlib
@@ -12,9 +13,8 @@ from fpdf import FPDF
 from pypdf import PdfReader, PdfWriter
 
 from backend.errors import AppError, TooLarge, TypeMismatch
-from backend.knowledge import parse
 from backend.knowledge.config import KnowledgeConfig
-from backend.knowledge.parse import Page, file_type_of, parse_document
+from backend.knowledge.parse import WORKER_ARGUMENTS, Page, file_type_of, parse_document
 from tests.knowledge.conftest import make_pdf
 
 CHINESE = "这是一个关于反应堆的中文文档。水泵的压力是三百千帕，阀门在夜间关闭。维护人员每周检查一次。"
@@ -172,13 +172,12 @@ async def test_a_cancelled_parser_is_killed(tmp_path: Path) -> None:
 async def test_the_parser_ends_when_nobody_waits_for_it(tmp_path: Path) -> None:
     path = tmp_path / "content"
     os.mkfifo(path)
-    worker = Path(parse.__file__).with_name("parse_worker.py")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", str(worker), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable, *WORKER_ARGUMENTS, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdin is not None
-    request = f'{{"path": "{path}", "type": "text", "memory_bytes": 1073741824, "cpu_seconds": 60}}\n'
-    process.stdin.write(request.encode())
+    limits = {"max_pages": 1, "max_cells": 1, "max_inflated_bytes": 1, "memory_bytes": 1 << 30, "cpu_seconds": 60}
+    process.stdin.write(json.dumps({"path": str(path), "type": "text", **limits}).encode() + b"\n")
     await process.stdin.drain()
     process.stdin.close()
     assert await asyncio.wait_for(process.wait(), 30) == 1

@@ -1,0 +1,1 @@
+"""How the parser's process reads each kind of file. Nothing here runs in the server."""
