@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from fastapi import FastAPI
 from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import QueuePool
 
 from backend import __version__
 from backend.agents.tools.weather import build_weather, build_weather_tool
@@ -36,16 +38,19 @@ from backend.infra.llm.extractive import ExtractiveChatModel
 from backend.infra.llm.models import build_models
 from backend.infra.periodic import every
 from backend.infra.rate_limit import RateLimiter
-from backend.knowledge.index.factory import open_index
+from backend.knowledge.index.factory import open_index, open_rebuild
+from backend.knowledge.reindex import Reindex
 from backend.knowledge.service import KnowledgeBase
 from backend.log import configure_logging, get_logger
+from backend.metrics import PENDING_EVENTS, POOL_CONNECTIONS, watch
 from backend.rag.pipeline import RetrievalPipeline
 from backend.rag.rerank import build_reranker
 from backend.rag.rules import answer_from_passages
 from backend.settings import Settings, load_settings
+from backend.tracing import check_tracing, start_tracing
 
 SWEEP_SECONDS = 60.0
-"""Between two sweeps of the library: unfinished versions are taken back, purges done."""
+"""Between two sweeps of the library (unfinished versions are taken back, purges done) and two looks at the index."""
 
 T = TypeVar("T")
 _log = get_logger(__name__)
@@ -59,6 +64,7 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
     """
     async with AsyncExitStack() as stack:
         make_directories(settings.data_dir)
+        await _tracing(stack, settings)
         secret = load_or_create_secret(
             settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None
         )
@@ -82,6 +88,8 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
         await chat.start()
         stack.push_async_callback(chat.close)
         stack.push_async_callback(chat.drain)
+        watcher = asyncio.create_task(watch(partial(_sample, engine, chat)))
+        stack.callback(watcher.cancel)
         yield Services(
             engine=engine,
             cache=cache,
@@ -92,6 +100,22 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
             api_config=settings,
             auth_config=settings,
         )
+
+
+async def _tracing(stack: AsyncExitStack, settings: Settings) -> None:
+    endpoint = settings.otel_exporter_otlp_endpoint
+    if endpoint is not None:
+        headers, service = settings.otel_headers(), settings.otel_service_name
+        stop = await asyncio.to_thread(start_tracing, endpoint, headers, service=service, version=__version__)
+        stack.push_async_callback(asyncio.to_thread, stop)
+
+
+def _sample(engine: AsyncEngine, chat: ChatService) -> None:
+    pool = engine.pool
+    if isinstance(pool, QueuePool):
+        POOL_CONNECTIONS.labels("in_use").set(pool.checkedout())
+        POOL_CONNECTIONS.labels("size").set(pool.size())
+    PENDING_EVENTS.set(chat.pending_events)
 
 
 async def _in_thread(stack: AsyncExitStack, context: AbstractContextManager[T]) -> T:
@@ -122,9 +146,15 @@ async def _knowledge(stack: AsyncExitStack, settings: Settings, engine: AsyncEng
     index = await open_index(settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
     stack.push_async_callback(index.aclose)
     knowledge = KnowledgeBase(engine, index, embedder, settings, settings.data_dir)
-    sweeper = asyncio.create_task(every(SWEEP_SECONDS, knowledge.sweep))
-    stack.callback(sweeper.cancel)
+    for upkeep in (knowledge.sweep, knowledge.optimize):
+        stack.push_async_callback(_end, asyncio.create_task(every(SWEEP_SECONDS, upkeep)))
     return knowledge, embedder.count_tokens
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel, and wait until it has ended what it started."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _runtime(stack: AsyncExitStack, settings: Settings, knowledge: KnowledgeBase) -> AgentRuntime:
@@ -198,6 +228,7 @@ async def prepare(settings: Settings, *, sample: bool) -> None:
     Raises ``ValueError`` with one line that names the setting that is wrong; else as :func:`services` does.
     """
     load_or_create_secret(settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None)
+    check_tracing(settings.otel_exporter_otlp_endpoint)
     async with AsyncExitStack() as stack:
         await _migrated_url(stack, settings)
     mark = settings.data_dir / SAMPLE_MARK
@@ -240,3 +271,24 @@ async def _accounts(stack: AsyncExitStack, settings: Settings) -> tuple[AuthServ
     engine = create_engine(await _migrated_url(stack, settings), pool_size=settings.database_pool_size)
     stack.push_async_callback(engine.dispose)
     return create_auth_service(engine, settings, secret), engine
+
+
+@asynccontextmanager
+async def reindexing(settings: Settings) -> AsyncGenerator[Reindex]:
+    """A rebuild of the index with the embedding model that the settings name; servers may run beside it.
+
+    Raises as :func:`services` does.
+    """
+    async with AsyncExitStack() as stack:
+        make_directories(settings.data_dir)
+        url = await _database_url(stack, settings)
+        await migrate(url)
+        engine = create_engine(url, pool_size=2)
+        stack.push_async_callback(engine.dispose)
+        embedder = await asyncio.to_thread(create_embedder, settings)
+        stack.push_async_callback(embedder.aclose)
+        rebuild = await open_rebuild(
+            settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name
+        )
+        stack.push_async_callback(rebuild.aclose)
+        yield Reindex(engine, rebuild, embedder)

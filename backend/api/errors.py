@@ -16,6 +16,7 @@ from backend.api.headers import add_headers
 from backend.catalogue import choose_language, say
 from backend.errors import AppError, ValidationFailed
 from backend.log import get_logger
+from backend.metrics import REFUSALS
 from backend.text import clean_json
 
 MAX_ERRORS, MAX_LOC_PARTS, MAX_PART_CHARS, MAX_MSG_CHARS = 20, 8, 64, 200
@@ -106,6 +107,7 @@ def _headers_of(error: AppError) -> dict[str, str]:
 def _render(
     connection: HTTPConnection, status: int, code: str, fields: Mapping[str, Any], headers: Mapping[str, str]
 ) -> Response:
+    REFUSALS.labels(code).inc()
     language = choose_language(connection.headers.get("accept-language"))
     body = {"detail": say(code, language), "code": code, "request_id": request_id_of(connection)}
     # orjson writes NaN as null; texts of the client (keys in `loc`) may hold what JSON cannot carry.

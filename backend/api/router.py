@@ -6,7 +6,7 @@ from starlette.middleware.cors import CORSMiddleware
 from backend.api.config import ApiConfig
 from backend.api.errors import install_error_handlers
 from backend.api.middlewares import GateMiddleware, RequestContextMiddleware
-from backend.api.routes import auth, chat, documents, health, sessions
+from backend.api.routes import auth, chat, documents, health, metrics, sessions
 
 _CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Request-Id", "Accept-Language"]
 _CORS_RESPONSE = ["X-Request-Id", "X-Run-Id", "Content-Location", "Retry-After"]
@@ -15,7 +15,7 @@ _CORS_RESPONSE = ["X-Request-Id", "X-Run-Id", "Content-Location", "Retry-After"]
 def api_router() -> APIRouter:
     """Every route of the API."""
     router = APIRouter()
-    for room in (auth, chat, sessions, documents, health):
+    for room in (auth, chat, sessions, documents, health, metrics):
         router.include_router(room.router)
     return router
 

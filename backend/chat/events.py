@@ -1,6 +1,7 @@
 """The event log of this worker's runs: in memory while it is fresh, and on its way into ``run_events``."""
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from backend.chat.records import EventBatch
 from backend.errors import StorageUnavailable
 from backend.infra.database.engine import transaction
 from backend.log import get_logger
+from backend.metrics import FIRST_TOKEN_SECONDS
 from backend.schemas.chat import ChatEvent, ContentEvent, encode_event
 
 FLUSH_SECONDS = 0.25
@@ -40,6 +42,7 @@ class RunLog:
     """Where the end of the stream begins: above it there is no text any more."""
     pieces: list[str] = field(default_factory=list[str])
     flushing: asyncio.Event | None = None
+    opened: float = field(default_factory=time.perf_counter)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -56,6 +59,8 @@ class RunLog:
         event.seq = len(self.events) + 1
         self.events.append(encode_event(event))
         if isinstance(event, ContentEvent):
+            if not self.pieces:
+                FIRST_TOKEN_SECONDS.observe(time.perf_counter() - self.opened)
             self.pieces.append(event.content)
         self.wake()
 
@@ -130,6 +135,11 @@ class EventHub:
             except (StorageUnavailable, DBAPIError):
                 self._failing_since = self._failing_since or asyncio.get_running_loop().time()
                 _log.warning("event_flush_failed", exc_info=True)
+
+    @property
+    def pending_events(self) -> int:
+        """How many events of running turns are not stored yet."""
+        return sum(log.last_seq - log.stored for log in self._logs.values() if not log.ended)
 
     def failing_for(self) -> float:
         """Seconds since when no event could be stored; 0 when they can."""

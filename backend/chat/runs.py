@@ -19,6 +19,7 @@ from backend.errors import StorageUnavailable
 from backend.infra.database.engine import transaction
 from backend.infra.periodic import every
 from backend.log import get_logger
+from backend.metrics import ACTIVE_RUNS, count_turn
 
 REAP_GAP = 1_000
 """Events that a dead worker may have sent without storing them: the repaired end starts above them."""
@@ -87,6 +88,7 @@ class RunSupervisor:
     def add(self, handle: RunHandle, run: Callable[[RunHandle], Awaitable[None]]) -> None:
         """Produce ``handle``'s turn in a task of its own, which nobody's disconnect ends."""
         self._handles[handle.ref.run_id] = handle
+        ACTIVE_RUNS.inc()
         handle.task = asyncio.create_task(self._own(handle, run))
 
     async def _own(self, handle: RunHandle, run: Callable[[RunHandle], Awaitable[None]]) -> None:
@@ -98,6 +100,7 @@ class RunSupervisor:
             raise
         finally:
             self._handles.pop(handle.ref.run_id, None)
+            ACTIVE_RUNS.dec()
 
     def handle(self, run_id: UUID) -> RunHandle | None:
         """The handle of a run that this worker produces."""
@@ -174,6 +177,7 @@ class RunSupervisor:
         tail = numbered(run.ref, tail_events(run.ref, end), last_seq + REAP_GAP)
         reaped = await self._storage.finish_turn(run.ref, end, tail, tail.last_seq, worker_id=None)
         if reaped:
+            count_turn("interrupted", "server_shutdown")
             _log.warning("run_reaped", run_id=str(run.ref.run_id))
         return reaped
 

@@ -112,6 +112,16 @@ class ChatService:
         """Runs that this worker produces now."""
         return self._runs.active
 
+    @property
+    def pending_events(self) -> int:
+        """Events of this worker's running turns that are not stored yet."""
+        return self._hub.pending_events
+
+    @property
+    def draining(self) -> bool:
+        """Whether no more turns are taken."""
+        return self._draining
+
     # --- a turn ---
 
     async def start_turn(

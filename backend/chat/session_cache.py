@@ -10,6 +10,7 @@ from uuid import UUID
 
 from backend.chat.records import StoredMessage
 from backend.infra.cache import Cache
+from backend.metrics import count_cache_read
 from backend.schemas.chat import MessageInfo, SessionListResponse
 
 PAGE = 500
@@ -89,13 +90,9 @@ class SessionCache:
     async def messages(self, user_id: UUID, session_id: str, version: int) -> list[StoredMessage] | None:
         """The default page of the session, if the copy has exactly ``version``."""
         fields = await self._fields(messages_key(user_id, session_id), user_id, version)
-        if fields is None:
-            return None
-        try:
-            found = [StoredMessage(int(name), MessageInfo.model_validate_json(value)) for name, value in fields.items()]
-        except ValueError:
-            return None
-        return sorted(found, key=lambda item: item.seq)
+        found = None if fields is None else _stored_messages(fields)
+        count_cache_read("messages", hit=found is not None)
+        return found
 
     async def put_messages(self, user_id: UUID, session_id: str, version: int, page: list[StoredMessage]) -> None:
         """Keep ``page`` unless a copy at least as new, or a tombstone, is there."""
@@ -117,12 +114,9 @@ class SessionCache:
     async def list_page(self, user_id: UUID, version: int) -> SessionListResponse | None:
         """The first default page of the user's list, if the copy has exactly ``version``."""
         fields = await self._fields(sessions_key(user_id), user_id, version)
-        if fields is None or "page" not in fields:
-            return None
-        try:
-            return SessionListResponse.model_validate_json(fields["page"])
-        except ValueError:
-            return None
+        page = None if fields is None else _stored_list(fields)
+        count_cache_read("list", hit=page is not None)
+        return page
 
     async def put_list_page(self, user_id: UUID, version: int, page: SessionListResponse) -> None:
         """Keep the first page unless a newer one is there."""
@@ -143,6 +137,21 @@ class SessionCache:
         if fields.pop("owner", None) != str(user_id).encode() or fields.pop("version", None) != str(version).encode():
             return None
         return fields
+
+
+def _stored_messages(fields: dict[str, bytes]) -> list[StoredMessage] | None:
+    try:
+        found = [StoredMessage(int(name), MessageInfo.model_validate_json(value)) for name, value in fields.items()]
+    except ValueError:
+        return None
+    return sorted(found, key=lambda item: item.seq)
+
+
+def _stored_list(fields: dict[str, bytes]) -> SessionListResponse | None:
+    try:
+        return SessionListResponse.model_validate_json(fields.get("page", b""))
+    except ValueError:
+        return None
 
 
 def _pairs(page: list[StoredMessage]) -> Args:

@@ -18,6 +18,7 @@ from backend.chat.storage import ConversationStorage
 from backend.chat.tail import numbered, stored_end, tail_events
 from backend.errors import NotFound
 from backend.infra.database.engine import transaction
+from backend.metrics import DROPPED_SUBSCRIBERS, SUBSCRIBERS
 from backend.schemas.chat import GapEvent, encode_event
 
 POLL_SECONDS = 0.5
@@ -64,6 +65,7 @@ class Subscriptions:
         if run is None:
             raise NotFound
         self.count += 1
+        SUBSCRIBERS.inc()
         try:
             log = self._hub.get(run_id)
             cursor = after
@@ -80,6 +82,7 @@ class Subscriptions:
                 yield events
         finally:
             self.count -= 1
+            SUBSCRIBERS.dec()
 
     async def _from_memory(self, log: RunLog, after: int) -> AsyncGenerator[list[LoggedEvent]]:
         cursor, caught_up = after, False
@@ -89,6 +92,7 @@ class Subscriptions:
         while True:
             if cursor < log.last_seq:
                 if caught_up and log.last_seq - cursor > self._max_behind:
+                    DROPPED_SUBSCRIBERS.inc()
                     raise StreamCut
                 events = log.events[cursor : cursor + self._max_behind]
                 batch = [LoggedEvent(cursor + offset, data) for offset, data in enumerate(events, start=1)]

@@ -20,7 +20,9 @@ from backend.chat.stream import AnswerStream
 from backend.chat.tail import numbered, tail_events
 from backend.errors import AppError, StorageUnavailable
 from backend.log import bind_run, get_logger
+from backend.metrics import count_turn
 from backend.schemas.chat import ContentEvent, ErrorEvent, ErrorInfo, RunStartedEvent, SessionTitleEvent
+from backend.tracing import stage
 
 RETRY_SECONDS = 0.3
 CANCEL_SECONDS = 2.0
@@ -83,7 +85,7 @@ class TurnRunner:
     async def run(self, handle: RunHandle) -> None:
         """Produce the answer, store its end, then let subscribers see that end. Never raises, is never cancelled."""
         ref = handle.ref
-        with bind_run(str(ref.run_id), str(ref.session_row_id)):
+        with bind_run(str(ref.run_id), ref.session_id), stage("turn", run_id=str(ref.run_id)):
             ctx, queue, pump = _open_context(handle)
             answer = AnswerStream(lambda number: 1 <= number <= _retrieved(ctx))
             try:
@@ -128,18 +130,20 @@ class TurnRunner:
         if handle.title is not None:
             event = SessionTitleEvent(title=handle.title, session_id=handle.ref.session_id)
             asyncio.get_running_loop().call_soon(queue.put_nowait, event)
-        history = await self._storage.recent_turns(handle.ref, self._config.context_messages)
-        messages = await asyncio.to_thread(
-            prompt_messages,
-            history,
-            handle.message,
-            budget=self._config.prompt_max_tokens,
-            count_tokens=self._count_tokens,
-        )
+        with stage("history"):
+            history = await self._storage.recent_turns(handle.ref, self._config.context_messages)
+            messages = await asyncio.to_thread(
+                prompt_messages,
+                history,
+                handle.message,
+                budget=self._config.prompt_max_tokens,
+                count_tokens=self._count_tokens,
+            )
         agent = self._runtime.create_agent_for_request(ctx)
-        async for mode, chunk in agent.astream(messages):
-            if text := answer.feed(mode, chunk):
-                queue.put_nowait(ContentEvent(content=text))
+        with stage("agent"):
+            async for mode, chunk in agent.astream(messages):
+                if text := answer.feed(mode, chunk):
+                    queue.put_nowait(ContentEvent(content=text))
         if text := answer.closing(handle.language):
             queue.put_nowait(ContentEvent(content=text))
 
@@ -152,13 +156,15 @@ class TurnRunner:
         tail = numbered(handle.ref, tail_events(handle.ref, end), handle.log.last_seq + 1)
         unstored = tail if pending is None else EventBatch(tail.run_id, pending.first_seq, pending.events + tail.events)
         try:
-            stored = await self._commit(handle, end, unstored)
+            with stage("finish"):
+                stored = await self._commit(handle, end, unstored)
         except StorageUnavailable:
             self._close_unstored(handle)
             return
         if not stored:
             self._hub.discard(handle.log)
             return
+        _count(end)
         handle.log.extend(tail)
         self._hub.end(handle.log)
 
@@ -191,6 +197,16 @@ class TurnRunner:
         content = say(code, handle.language)
         handle.log.append(ErrorEvent(code=code, content=content, retryable=True))
         self._hub.end(handle.log, cut=True)
+
+
+def _count(end: TurnEnd) -> None:
+    usage = end.usage
+    count_turn(
+        end.status,
+        None if end.error is None else end.error.code,
+        input_tokens=0 if usage is None else usage.input_tokens,
+        output_tokens=0 if usage is None else usage.output_tokens,
+    )
 
 
 def _open_context(

@@ -1,8 +1,10 @@
 """The server process of ``citewire serve``."""
 
 import asyncio
+import os
 import signal
 from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import NoReturn
 
@@ -29,6 +31,7 @@ def run_server(*, sample: bool, host: str | None, port: int | None, workers: int
         with ExitStack() as stack:
             _hold_embedded(stack, settings)
             asyncio.run(prepare(settings, sample=sample))
+            _share_metrics(stack, settings)
             _run(settings)
     except (SettingsError, EmbeddedServiceError, ValueError) as error:
         fail(str(error))
@@ -49,6 +52,17 @@ def _hold_embedded(stack: ExitStack, settings: Settings) -> None:
         stack.enter_context(embedded_postgres(settings.data_dir))
     if settings.redis_url is None:
         stack.enter_context(embedded_valkey(settings.data_dir))
+
+
+def _share_metrics(stack: ExitStack, settings: Settings) -> None:
+    """A new directory in which the workers keep what they count, so that any of them can answer for all.
+
+    It belongs to this server alone: ``DATA_DIR`` may be shared by hosts, whose process ids may be equal. The library
+    reads its place from the environment alone, when a worker imports it.
+    """
+    if settings.workers > 1:
+        directory = stack.enter_context(TemporaryDirectory(prefix="citewire-metrics-", ignore_cleanup_errors=True))
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory  # noqa: TID251  # inherited by the workers
 
 
 def _run(settings: Settings) -> None:

@@ -15,6 +15,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
 
 from backend.log import get_logger
+from backend.metrics import CACHE_FAILURES
 
 T = TypeVar("T")
 
@@ -116,6 +117,7 @@ class Cache:
         return True
 
     def _open(self, error: Exception) -> None:
+        CACHE_FAILURES.inc()
         if not self.degraded:
             _log.warning("cache_unavailable", error=type(error).__name__, pause_seconds=self._open_seconds)
         self._closed_again_at = time.monotonic() + self._open_seconds

@@ -30,7 +30,7 @@ async def test_alive_and_ready(client: httpx.AsyncClient) -> None:
     ready = await client.get("/health/ready")
     assert (ready.status_code, ready.json()) == (
         200,
-        {"status": "ok", "dependencies": {"postgres": "ok", "redis": "ok"}},
+        {"status": "ok", "dependencies": {"postgres": "ok", "redis": "ok", "index": "ok"}},
     )
 
 
@@ -42,7 +42,7 @@ async def test_without_redis_it_is_degraded_and_everything_works(
     async with _client(app, _with(services, cache=cache, rate_limiter=RateLimiter(cache))) as client:
         ready = await client.get("/health/ready")
         assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
-        assert ready.json()["dependencies"] == {"postgres": "ok", "redis": "degraded"}
+        assert ready.json()["dependencies"] == {"postgres": "ok", "redis": "degraded", "index": "ok"}
         body = {"username": "alice", "password": PASSWORD}
         token = (await client.post("/auth/register", json=body)).json()["access_token"]
         assert (await client.post("/auth/login", json=body)).status_code == 200

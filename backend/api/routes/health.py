@@ -1,4 +1,4 @@
-"""Is the process alive, and can it serve."""
+"""Is the process alive, and can it serve: what a request needs is asked, each with a deadline."""
 
 import asyncio
 from typing import Literal
@@ -13,7 +13,7 @@ from backend.infra.database.engine import transaction
 from backend.log import get_logger
 
 READY_SECONDS = 5.0
-State = Literal["ok", "degraded", "down"]
+State = Literal["ok", "degraded", "draining", "down"]
 router = APIRouter(prefix="/health", tags=["health"])
 _log = get_logger(__name__)
 
@@ -25,7 +25,11 @@ class LiveResponse(BaseModel):
 
 
 class ReadyResponse(BaseModel):
-    """``down`` (503) without Postgres; ``degraded`` without Redis, when everything works, only slower."""
+    """503 when requests should go elsewhere: ``down`` without PostgreSQL, ``draining`` while the worker ends.
+
+    ``degraded`` (200) without Redis, when everything works, only slower, and without the index, when conversations
+    work and searching does not.
+    """
 
     status: State
     dependencies: dict[str, State]
@@ -40,10 +44,19 @@ async def live() -> LiveResponse:
 @router.get("/ready", responses={503: {"model": ReadyResponse}})
 async def ready(services: CurrentServices, response: Response) -> ReadyResponse:
     """Whether requests should come here."""
-    postgres, redis = await asyncio.gather(_postgres(services), _redis(services))
-    status: State = "down" if postgres == "down" else redis
-    response.status_code = 503 if status == "down" else 200
-    return ReadyResponse(status=status, dependencies={"postgres": postgres, "redis": redis})
+    postgres, redis, index = await asyncio.gather(_postgres(services), _redis(services), _index(services))
+    states: dict[str, State] = {"postgres": postgres, "redis": redis, "index": index}
+    status = _overall(states, draining=services.chat.draining)
+    response.status_code = 503 if status in ("down", "draining") else 200
+    return ReadyResponse(status=status, dependencies=states)
+
+
+def _overall(states: dict[str, State], *, draining: bool) -> State:
+    if "down" in states.values():
+        return "down"
+    if draining:
+        return "draining"
+    return "degraded" if "degraded" in states.values() else "ok"
 
 
 async def _postgres(services: Services) -> State:
@@ -53,6 +66,16 @@ async def _postgres(services: Services) -> State:
     except (StorageUnavailable, TimeoutError) as error:
         _log.warning("not_ready", dependency="postgres", error=type(error).__name__)
         return "down"
+    return "ok"
+
+
+async def _index(services: Services) -> State:
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            await services.knowledge.check_index()
+    except (StorageUnavailable, TimeoutError) as error:
+        _log.warning("not_ready", dependency="index", error=type(error).__name__)
+        return "degraded"
     return "ok"
 
 

@@ -27,6 +27,7 @@ from backend.infra.config import ModelConfig
 from backend.infra.llm.answer import Answer
 from backend.infra.llm.endpoint import Clock, Endpoint, provider_client
 from backend.infra.llm.errors import TransientError, protocol_error
+from backend.tracing import stage
 
 MAX_RETRIES = 2
 _BACKOFF_SECONDS = 0.5
@@ -59,14 +60,16 @@ class OpenAIModel(ChatOpenAI):
         payload = self._get_request_payload(messages, stop=stop, **kwargs)
         schema = _plain_schema(payload)
         text: list[str] = []
-        async with aclosing(self._call(payload)) as chunks:
-            async for chunk in chunks:
-                text.append(chunk.text)
-                if schema and chunk.generation_info:
-                    _add_parsed(chunk, "".join(text))
-                if run_manager is not None:
-                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                yield chunk
+        # Not current: this generator may be closed in another context.
+        with stage("model", current=False):
+            async with aclosing(self._call(payload)) as chunks:
+                async for chunk in chunks:
+                    text.append(chunk.text)
+                    if schema and chunk.generation_info:
+                        _add_parsed(chunk, "".join(text))
+                    if run_manager is not None:
+                        await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
 
     async def _agenerate(
         self,
