@@ -3,7 +3,10 @@
 Structure comes first: a leaf holds whole sentences of one section, an L2 chunk whole leaves, an L1 chunk whole L2
 chunks, and none crosses a page, so that whatever is cited is on the page that is named. Nothing overlaps: retrieval
 finds leaves and reads their parents, so a leaf needs no margin.
-Texts are cut out of the page as they stand. The same pages give the same chunks.
+Texts are cut out of the page as they stand; only a chunk that begins within a table has the table's header row before
+it, because cells say nothing without it. The same pages give the same chunks.
+
+A table or a code fence is not torn when a leaf can hold it; a larger one is cut between its lines.
 """
 
 import re
@@ -18,9 +21,13 @@ LEAF_TOKENS, LEAF_MAX_TOKENS, LEAF_MIN_TOKENS = 128, 160, 48
 """A leaf is closed at the sentence that reaches the first, does not grow over the second, and goes on over the end of
 its paragraph or section while it is smaller than the last; a rest smaller than the last is added to the leaf before."""
 MIDDLE_TOKENS, LARGE_TOKENS = 400, 1_200
+MAX_HEADER_TOKENS = 64
+"""A larger table header is not repeated."""
 
 _HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
 _FENCE = re.compile(r"[ \t]*(```|~~~)")
+_TABLE_LINE = re.compile(r"[ \t]*\|")
+_TABLE_RULE = re.compile(r"[|:\- \t]*-[|:\- \t]*")
 _MAX_HEADING_CHARS = 300
 _MAX_SENTENCE_CHARS = 4_000
 """A longer sentence is cut without counting it first."""
@@ -42,8 +49,13 @@ class NewChunk:
 
     @property
     def indexed_text(self) -> str:
-        """What is embedded and analysed: the text below its headings."""
-        return f"{self.heading}\n{self.text}" if self.heading and self.heading not in self.text else self.text
+        """What is embedded and analysed."""
+        return indexed_text(self.heading, self.text)
+
+
+def indexed_text(heading: str | None, text: str) -> str:
+    """What is embedded and analysed of a leaf: the text below its headings."""
+    return f"{heading}\n{text}" if heading and heading not in text else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,20 @@ class _Sentence:
     heading: str | None
     is_heading: bool
     new_paragraph: bool
+    block: "_Block | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A table or code fence of one page, of which each line counts as a sentence.
+
+    ``header`` is the span of a table's header rows, to be repeated where the table is cut, or ``None``.
+    """
+
+    start: int
+    tokens: int
+    header: tuple[int, int] | None
+    header_tokens: int
 
 
 @dataclass(slots=True)
@@ -64,6 +90,13 @@ class _Piece:
     sentences: list[_Sentence]
     tokens: int = 0
     children: list["_Piece"] = field(default_factory=list["_Piece"])
+
+    @property
+    def repeated_header(self) -> _Block | None:
+        """The table within which the piece begins, when it has a header to repeat."""
+        first = self.sentences[0]
+        block = first.block
+        return block if block is not None and block.header is not None and first.start >= block.header[1] else None
 
     @property
     def heading(self) -> str | None:
@@ -115,14 +148,52 @@ def _section_sentences(
     opened: bool,
     count_tokens: Callable[[str], int],
 ) -> Iterator[_Sentence]:
-    previous = span[0]
-    for position, (start, end) in enumerate(sentence_spans(text[span[0] : span[1]])):
-        start, end = start + span[0], end + span[0]
-        new_paragraph = "\n\n" in text[previous:start]
-        for left, right, tokens in _fit(text, start, end, count_tokens):
-            yield _Sentence(page, left, right, tokens, heading, opened and position == 0, new_paragraph)
-            new_paragraph = False
-        previous = end
+    previous, is_heading = span[0], opened
+    for start, end, lines in _blocks(text, span):
+        spans = lines or [(start + left, start + right) for left, right in sentence_spans(text[start:end])]
+        fitted = [list(_fit(text, left, right, count_tokens)) for left, right in spans]
+        block = _block(text, spans, [sum(part[2] for part in parts) for parts in fitted]) if lines else None
+        for parts in fitted:
+            new_paragraph = "\n\n" in text[previous : parts[0][0]]
+            for left, right, tokens in parts:
+                yield _Sentence(page, left, right, tokens, heading, is_heading, new_paragraph, block)
+                previous, new_paragraph = right, False
+            is_heading = False
+
+
+def _blocks(text: str, span: tuple[int, int]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """The section in parts: tables and code fences with the spans of their lines, and what lies between, without."""
+    start = span[0]
+    lines: list[tuple[int, int]] = []
+    kind: str | None = None
+    for left, right in _lines(text, span):
+        line = text[left:right]
+        fence = _FENCE.match(line)
+        if kind != "fence":
+            new_kind = "fence" if fence else "table" if _TABLE_LINE.match(line) else None
+            if new_kind != kind:
+                yield start, left, lines
+                start, lines, kind = left, [], new_kind
+        if kind is not None and line.strip():
+            lines.append((left + len(line) - len(line.lstrip()), left + len(line.rstrip())))
+        if kind == "fence" and fence and len(lines) > 1:
+            yield start, right, lines
+            start, lines, kind = right, [], None
+    yield start, span[1], lines
+
+
+def _lines(text: str, span: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    position = span[0]
+    for line in text[span[0] : span[1]].splitlines(keepends=True):
+        yield position, position + len(line)
+        position += len(line)
+
+
+def _block(text: str, lines: Sequence[tuple[int, int]], tokens: Sequence[int]) -> _Block:
+    header = None
+    if len(lines) > 2 and _TABLE_RULE.fullmatch(text, *lines[1]) and sum(tokens[:2]) <= MAX_HEADER_TOKENS:
+        header = (lines[0][0], lines[1][1])
+    return _Block(lines[0][0], sum(tokens), header, sum(tokens[:2]))
 
 
 def _fit(text: str, start: int, end: int, count_tokens: Callable[[str], int]) -> Iterator[tuple[int, int, int]]:
@@ -170,7 +241,10 @@ def _full_leaves(sentences: Iterator[_Sentence]) -> Iterator[_Piece]:
             yield piece
             piece = None
         if piece is None:
-            piece = _Piece([])
+            piece = _Piece([sentence])
+            table = piece.repeated_header
+            piece.tokens = sentence.tokens + (table.header_tokens if table is not None else 0)
+            continue
         piece.sentences.append(sentence)
         piece.tokens += sentence.tokens
     if piece is not None:
@@ -179,10 +253,15 @@ def _full_leaves(sentences: Iterator[_Sentence]) -> Iterator[_Piece]:
 
 def _closes(piece: _Piece, sentence: _Sentence) -> bool:
     """Whether the leaf ends before ``sentence``."""
-    last = piece.sentences[-1]
-    if last.page != sentence.page or piece.tokens + sentence.tokens > LEAF_MAX_TOKENS:
+    last, block = piece.sentences[-1], sentence.block
+    if last.page != sentence.page:
         return True
-    if last.is_heading:  # a heading stays with what it names
+    if block is not None and block.tokens <= LEAF_MAX_TOKENS:  # all of it stands in one leaf
+        begins = last.block is not block
+        return begins and piece.tokens + block.tokens > LEAF_MAX_TOKENS + (LEAF_MIN_TOKENS if last.is_heading else 0)
+    if piece.tokens + sentence.tokens > LEAF_MAX_TOKENS:
+        return True
+    if last.is_heading or (block is not None and last.block is block):  # a heading stays with what it names
         return False
     if piece.tokens >= LEAF_TOKENS:
         return True
@@ -210,9 +289,12 @@ def _groups(pieces: Sequence[_Piece], limit: int) -> Iterator[_Piece]:
 
 
 def _text(piece: _Piece, pages: Sequence[Page]) -> str:
-    """The text of a piece as it stands on its page."""
+    """The text of a piece as it stands on its page, below the header of the table that it begins within."""
     first, last = piece.sentences[0], piece.sentences[-1]
-    return pages[first.page].text[first.start : last.end]
+    page = pages[first.page].text
+    text = page[first.start : last.end]
+    table = piece.repeated_header
+    return text if table is None or table.header is None else f"{page[slice(*table.header)]}\n{text}"
 
 
 def _number(large: Sequence[_Piece], pages: Sequence[Page], version_id: UUID) -> Iterator[NewChunk]:

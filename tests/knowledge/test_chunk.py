@@ -103,7 +103,9 @@ def test_an_endless_sentence_is_cut() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.text(alphabet=st.sampled_from("ab. \n#`|-。水！x"), max_size=600).filter(lambda text: text.strip() != ""),
+        st.text(alphabet=st.sampled_from("ab. \n#`|-。水！x"), max_size=600)
+        .map(lambda text: text.replace("|-", "|x"))  # the header of a cut table is repeated
+        .filter(lambda text: text.strip() != ""),
         min_size=1,
         max_size=4,
     )
@@ -117,3 +119,61 @@ def test_nothing_is_lost_and_the_same_pages_give_the_same_chunks(texts: list[str
     assert len({chunk.id for chunk in chunks}) == len(chunks)
     other = chunk_pages([Page(1, text) for text in texts], uuid4(), words)
     assert not {chunk.id for chunk in chunks} & {chunk.id for chunk in other}
+
+
+def table(rows: int, columns: int = 4) -> str:
+    header = "| " + " | ".join(f"Column{n}" for n in range(columns)) + " |\n" + "|" + " --- |" * columns
+    body = ["| " + " | ".join(f"row{row}cell{n}" for n in range(columns)) + " |" for row in range(rows)]
+    return "\n".join([header, *body])
+
+
+def test_h04_a_table_that_fits_a_leaf_is_not_torn() -> None:
+    small = table(10)
+    assert 100 < words(small) <= LEAF_MAX_TOKENS
+    leaves = of_level(cut(f"# Parts\n\n{prose(9)}\n\n{small}\n\n{prose(9)}"), 3)
+    assert [leaf.text for leaf in leaves if "cell" in leaf.text] == [small]
+
+
+def test_h04_a_heading_stays_with_its_table() -> None:
+    leaves = of_level(cut(f"{prose(12)}\n\n# Parts\n\n{table(15)}"), 3)
+    assert leaves[-1].text == f"# Parts\n\n{table(15)}"
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_h04_a_larger_table_is_cut_at_rows_and_repeats_its_header(level: int) -> None:
+    large = table(400)
+    header, body = large.splitlines()[:2], large.splitlines()[2:]
+    parts = [chunk.text.splitlines() for chunk in of_level(cut(f"# Parts\n\n{large}"), level)]
+    assert parts[0][:2] == ["# Parts", ""]
+    parts[0] = parts[0][2:]
+    assert len(parts) > 2
+    assert all(part[:2] == header for part in parts)
+    assert [row for part in parts for row in part[2:]] == body
+
+
+def test_h04_leaves_of_a_cut_table_are_no_larger_than_others() -> None:
+    leaves = of_level(cut(table(400)), 3)
+    assert all(words(leaf.text) <= LEAF_MAX_TOKENS + LEAF_MIN_TOKENS for leaf in leaves)
+
+
+def test_a_table_header_as_large_as_a_leaf_is_not_repeated() -> None:
+    leaves = of_level(cut(table(30, columns=40)), 3)
+    assert sum("Column0" in leaf.text for leaf in leaves) == 1
+
+
+def test_a_code_fence_that_fits_a_leaf_is_not_torn() -> None:
+    code = (
+        "```python\n# not a heading\n\n"
+        + "\n".join(f"call_number_{n}(one, two) # ends. Here" for n in range(20))
+        + "\n```"
+    )
+    assert words(code) <= LEAF_MAX_TOKENS
+    leaves = of_level(cut(f"{prose(12)}\n\n{code}\n\n{prose(12)}"), 3)
+    assert [leaf.text for leaf in leaves if "call_number" in leaf.text] == [code]
+
+
+def test_a_larger_code_fence_is_cut_between_lines() -> None:
+    code = "```\n" + "\n".join(f"call_number_{n}(one, two, three) # all. Done" for n in range(200)) + "\n```"
+    leaves = of_level(cut(code), 3)
+    assert len(leaves) > 3
+    assert [line for leaf in leaves for line in leaf.text.splitlines()] == code.splitlines()
