@@ -182,22 +182,28 @@ async def contents(redis: Redis) -> bytes:
 
 
 class Pause:
-    """Stops the calls of one method until :meth:`release`."""
+    """Holds calls of one method until :meth:`release`, but for the first ``skip`` of them."""
 
-    def __init__(self, target: object, name: str) -> None:
-        self._target, self._name = target, name
+    def __init__(self, target: object, name: str, *, skip: int = 0) -> None:
+        self._target, self._name, self._skip = target, name, skip
         self._original: Callable[..., Awaitable[Any]] = getattr(target, name)
         self._go = asyncio.Event()
         self.reached = asyncio.Event()
         setattr(target, name, self._held)
 
     async def _held(self, *args: Any, **kwargs: Any) -> Any:
-        self.reached.set()
-        await self._go.wait()
+        self._skip -= 1
+        if self._skip < 0:
+            self.reached.set()
+            await self._go.wait()
         return await self._original(*args, **kwargs)
 
-    def release(self) -> None:
+    def let_others_pass(self) -> None:
+        """Hold only those that are held now."""
         setattr(self._target, self._name, self._original)
+
+    def release(self) -> None:
+        self.let_others_pass()
         self._go.set()
 
 
