@@ -68,10 +68,22 @@ class Ingest:
         parsed = await parse_document(path, file_type, self._config)
         chunks = await asyncio.to_thread(self._cut, parsed, begun)
         leaves = [chunk for chunk in chunks if chunk.level == 3]
+        generation = await self._index.generation()
         await self._add(begun, leaves)
-        if not await self._repository.publish(begun, chunks, parsed.total_pages):
+        if await self._repository.publish(begun, chunks, parsed.total_pages):
+            await self._add_to_rebuilt(begun, leaves, generation)
+        else:
             await self._take_back(begun, None)
         return len(leaves)
+
+    async def _add_to_rebuilt(self, begun: BegunVersion, leaves: Sequence[NewChunk], generation: str) -> None:
+        """Once more when the index was replaced meanwhile: a rebuild fills in what was published before its swap,
+        and looked up after it; what is published later is added here."""
+        try:
+            if await self._index.generation() != generation:
+                await self._add(begun, leaves)
+        except AppError as error:  # the version answers already, in part
+            logger.warning("version %s is not in the rebuilt index (%s); reindex", begun.version_id, error.code)
 
     def _cut(self, parsed: ParsedDocument, begun: BegunVersion) -> list[NewChunk]:
         return chunk_pages(parsed.pages, begun.version_id, self._embedder.count_tokens)

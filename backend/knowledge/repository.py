@@ -87,6 +87,26 @@ class StoredChunk:
     ordinal: int
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweringVersion:
+    """The version of a document that answers. ``leaves`` counts those in Postgres."""
+
+    version_id: UUID
+    owner_id: UUID | None
+    shared: bool
+    leaves: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLeaf:
+    """What the index needs of a leaf. ``ordinal`` counts within the version."""
+
+    chunk_id: UUID
+    ordinal: int
+    heading: str | None
+    text: str
+
+
 def _visible(user_id: UUID) -> ColumnElement[bool]:
     """The owner predicate: shared or one's own (J03)."""
     return or_(Document.visibility == "shared", Document.owner_id == user_id)
@@ -239,6 +259,9 @@ class KnowledgeRepository:
         """
         async with transaction(self._engine) as connection:
             document = await self._lock(connection, begun.document_id)
+            version = await self._version(connection, begun.version_id)
+            if version is not None and version.status == "ready":
+                return  # it was published, and whoever waited for that was cancelled
             mine = and_(DocumentVersion.id == begun.version_id, DocumentVersion.status == "processing")
             if document is not None and document.current_version_id is not None and code is not None:
                 await connection.execute(update(DocumentVersion).where(mine).values(status="failed", code=code))
@@ -368,6 +391,34 @@ class KnowledgeRepository:
         async with transaction(self._engine) as connection:
             rows = (await connection.execute(query)).all()
         return {row.id: _stored(row) for row in rows}
+
+    # --- what the index is made from ----------------------------------------------------------------------------
+
+    async def answering_versions(self) -> list[AnsweringVersion]:
+        """Every version that answers, oldest first."""
+        query = (
+            select(DocumentVersion.id, Document.owner_id, Document.visibility, DocumentVersion.chunk_count)
+            .join(Document, Document.current_version_id == DocumentVersion.id)
+            .where(DocumentVersion.status == "ready")
+            .order_by(DocumentVersion.id)
+        )
+        async with transaction(self._engine) as connection:
+            rows = (await connection.execute(query)).all()
+        return [AnsweringVersion(row.id, row.owner_id, row.visibility == "shared", row.chunk_count) for row in rows]
+
+    async def known_versions(self) -> set[UUID]:
+        """Every version there is, in the making too."""
+        async with transaction(self._engine) as connection:
+            return set((await connection.execute(select(DocumentVersion.id))).scalars())
+
+    async def leaves(self, version_id: UUID, after: int | None, limit: int) -> list[StoredLeaf]:
+        """The next ``limit`` leaves of a version, by ordinal, above ``after``."""
+        query = select(Chunk.__table__).where(Chunk.version_id == version_id, Chunk.level == 3)
+        if after is not None:
+            query = query.where(Chunk.ordinal > after)
+        async with transaction(self._engine) as connection:
+            rows = (await connection.execute(query.order_by(Chunk.ordinal).limit(limit))).all()
+        return [StoredLeaf(row.id, row.ordinal, row.heading, row.text) for row in rows]
 
     async def children_count(self, user_id: UUID, parent_ids: Collection[UUID]) -> dict[UUID, int]:
         """How many direct children each live parent has."""

@@ -140,7 +140,6 @@ class KnowledgeBase:
                 leaves = await self._ingest.make(begun, file_type, content)
             finally:
                 await asyncio.shield(self._purge())
-        await self._index.optimize()
         return UploadResult(name, leaves, begun.document_id)
 
     async def list_documents(self, principal: Principal) -> list[DocumentInfo]:
@@ -251,13 +250,16 @@ class KnowledgeBase:
             logger.info("version %s was left unfinished and is taken back", begun.version_id)
 
     async def sweep(self) -> None:
-        """Takes back what is dead, purges until the outbox is empty or something cannot be purged, folds the index."""
+        """Takes back what is dead, purges until the outbox is empty or something cannot be purged."""
         await self.recover()
         last: UUID | None = None
         while purges := await self._repository.purges(100, last):
             for purge in purges:
                 await self._purge_one(purge)
                 last = purge.id
+
+    async def optimize(self) -> None:
+        """Folds what was added since into the index, if that is due. It may take minutes; nothing waits for it."""
         await self._index.optimize()
 
     async def _purge(self) -> None:

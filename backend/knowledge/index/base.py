@@ -3,10 +3,16 @@
 Words come analysed (``infra/analyze.py``), so an adapter splits them at spaces and does nothing else to them.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 from uuid import UUID
+
+from backend.errors import StorageUnavailable
+
+logger = logging.getLogger(__name__)
 
 Arm = Literal["dense", "sparse"]
 Mode = Literal["hybrid", "dense", "sparse"]
@@ -50,7 +56,7 @@ class ChunkIndex(Protocol):
     """Every method ends within a deadline. Raises :class:`StorageUnavailable` when the index cannot do its part."""
 
     async def add(self, rows: Sequence[IndexRow]) -> None:
-        """Adds leaves; they are found from then on, by other processes too."""
+        """Adds leaves, each in place of one with its id; they are found from then on, by other processes too."""
         ...
 
     async def delete_version(self, version_id: UUID) -> None:
@@ -67,10 +73,64 @@ class ChunkIndex(Protocol):
         ...
 
     async def optimize(self) -> None:
-        """Folds what was added since into the indexes, if that is due; searching is right without it, only slower."""
+        """Folds what was added since into the indexes, if that is due; searching is right without it, only slower.
+
+        It may take minutes, in which searches and writes go on; never raises for a fault of the index.
+        """
+        ...
+
+    async def generation(self) -> str:
+        """Names what is searched and written now; another name after a rebuild was published."""
+        ...
+
+    async def versions(self) -> dict[UUID, int]:
+        """How many leaves of each version there are."""
+        ...
+
+    async def missing(self, chunk_ids: Collection[UUID]) -> set[UUID]:
+        """Those of ``chunk_ids`` that are not there."""
         ...
 
     async def aclose(self) -> None: ...
+
+
+class IndexRebuild(Protocol):
+    """A new index beside the one that answers. What a killed rebuild with the same embedder left is taken up again.
+
+    Raises :class:`StorageUnavailable` as the index does.
+    """
+
+    @property
+    def index(self) -> ChunkIndex:
+        """The new one, to be filled; after :meth:`publish` too."""
+        ...
+
+    async def publish(self) -> None:
+        """Puts the new index in the place of the old one, at once and for every process; twice is once."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+async def ask(
+    arms: Mapping[Arm, Awaitable[list[UUID]]], failures: tuple[type[Exception], ...], limit: int
+) -> IndexHits:
+    """The fused answers of ``arms``; one that ends in ``failures`` is left out and logged.
+
+    Raises :class:`StorageUnavailable` when arms were asked and none answered.
+    """
+    answers = await asyncio.gather(*arms.values(), return_exceptions=True)
+    ranked: dict[Arm, list[UUID]] = {}
+    for arm, answer in zip(arms, answers, strict=True):
+        if not isinstance(answer, BaseException):
+            ranked[arm] = answer
+        elif isinstance(answer, failures):
+            logger.warning("the %s arm of the index failed", arm, exc_info=answer)
+        else:
+            raise answer
+    if arms and not ranked:
+        raise StorageUnavailable(retry_after=1)
+    return IndexHits(fuse(ranked, limit), next(iter(ranked)) if len(ranked) == 1 else "hybrid")
 
 
 def fuse(ranked: Mapping[Arm, Sequence[UUID]], limit: int) -> list[IndexHit]:

@@ -3,114 +3,183 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Sequence
-from datetime import timedelta
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
-import lancedb
 import pyarrow as pa
 from lancedb.db import AsyncConnection
-from lancedb.index import FTS
 from lancedb.query import MatchQuery
 from lancedb.table import AsyncTable
 
 from backend.errors import StorageUnavailable
-from backend.knowledge.index.base import ARM_DEPTH, Arm, IndexHits, IndexRow, Mode, fuse
+from backend.knowledge.index.base import ARM_DEPTH, Arm, IndexHits, IndexRow, ask
+from backend.knowledge.index.lance_tables import (
+    ANN_ROWS,
+    FAILURES,
+    Generations,
+    ann_is_due,
+    chunk_schema,
+    connect,
+    embedder_of,
+    fold,
+    open_or_make,
+    same_vectors,
+    tail_is_long,
+)
 
 logger = logging.getLogger(__name__)
 
-TABLE = "chunks"
 NOBODY = UUID(int=0)
 """The owner in the index of what came with the install."""
 
-SEARCH_SECONDS, WRITE_SECONDS, OPTIMIZE_SECONDS = 10.0, 60.0, 600.0
+SEARCH_SECONDS, WRITE_SECONDS, SCAN_SECONDS = 10.0, 60.0, 300.0
+FOLD_SECONDS, BUILD_SECONDS = 600.0, 4 * 3600.0
+FOLLOW_SECONDS = 2.0
+"""How long a search may go on in a table that was replaced meanwhile; writes look each time."""
 ADD_BATCH = 2_000
-UNINDEXED_ROWS, UNFOLDED_WRITES = 1_000, 32
-"""Beyond either the tail is folded: rows that the word index does not hold yet, writes that each left a small file."""
+UNFOLDED_WRITES = 32
+"""After so many writes, each of which left a small file, the table is folded."""
 
-_FAILURES = (RuntimeError, OSError, ValueError, TimeoutError)
-"""What the library raises; it has no error class of its own."""
-
-_WORD_INDEX = FTS(
-    base_tokenizer="whitespace",
-    lower_case=False,
-    stem=False,
-    remove_stop_words=False,
-    ascii_folding=False,
-    max_token_length=None,
-)
-
-
-def _schema(dimensions: int, embedder: str) -> Any:
-    return pa.schema(
-        [
-            pa.field("chunk_id", pa.string(), nullable=False),
-            pa.field("version_id", pa.string(), nullable=False),
-            pa.field("owner_id", pa.string(), nullable=False),
-            pa.field("shared", pa.bool_(), nullable=False),
-            pa.field("words", pa.string(), nullable=False),
-            pa.field("vector", pa.list_(pa.float32(), dimensions), nullable=False),
-        ],
-        metadata={"embedder": embedder},
-    )
+_WORKER = "backend.knowledge.index.lance_worker"
 
 
 class LanceChunkIndex:
-    """Both arms are asked at once and fused here, so each hit knows its rank in each arm."""
+    """Both arms are asked at once and fused here, so each hit knows its rank in each arm.
 
-    def __init__(self, connection: AsyncConnection, table: AsyncTable, schema: Any) -> None:
+    A handle follows the log of tables, except one that is ``pinned``. When a rebuild with another embedding model
+    was published the handle goes on answering from its table and refuses writes: its vectors are not wanted any more.
+    """
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        table: AsyncTable,
+        schema: Any,
+        *,
+        pinned: bool = False,
+        ann_rows: int = ANN_ROWS,
+    ) -> None:
         self._connection = connection
+        self._generations = Generations(connection)
         self._table = table
         self._schema = schema
+        self._pinned = pinned
+        self._ann_rows = ann_rows
+        self._replaced: AsyncTable | None = None
+        self._looked = time.monotonic()
         self._writes = 0
         self._optimizing = asyncio.Lock()
 
     @classmethod
-    async def open(cls, uri: str, *, dimensions: int, embedder: str) -> Self:
-        """Opens or makes the index at ``uri``.
+    async def open(cls, uri: str, *, dimensions: int, embedder: str, ann_rows: int = ANN_ROWS) -> Self:
+        """Opens or makes the index at ``uri``; from ``ann_rows`` leaves on the vector arm becomes approximate.
 
         Raises ``ValueError`` when it was made with another embedding model, :class:`StorageUnavailable` when
         it cannot be opened.
         """
-        schema = _schema(dimensions, embedder)
+        schema = chunk_schema(dimensions, embedder)
         try:
             async with asyncio.timeout(WRITE_SECONDS):
-                connection = await lancedb.connect_async(uri, read_consistency_interval=timedelta(0))
-                table = await _open_or_make(connection, schema)
-                found = await table.schema()
-                await _ensure_word_index(table)
-        except _FAILURES as error:
+                connection = await connect(uri)
+                table = await open_or_make(connection, await Generations(connection).current(), schema)
+                stored, fits = embedder_of(await table.schema()), await same_vectors(table, schema)
+        except FAILURES as error:
             raise StorageUnavailable(retry_after=1) from error
-        stored = (found.metadata or {}).get(b"embedder", b"").decode()
-        if stored != embedder or found.field("vector").type != schema.field("vector").type:
-            raise ValueError(f"EMBEDDING_MODEL: the index was made with {stored!r}, not {embedder!r}; remove it first")
-        return cls(connection, table, schema)
+        if not fits:
+            raise ValueError(
+                f"EMBEDDING_MODEL: the index was made with {stored!r}, not {embedder!r} of {dimensions} dimensions;"
+                " run `citewire reindex` to make it anew with this one, or set the former model"
+            )
+        return cls(connection, table, schema, ann_rows=ann_rows)
+
+    # --- which table --------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> bool:
+        """Goes over to the table that answers now; whether that was another one. Raises ``FAILURES``."""
+        self._looked = time.monotonic()
+        if self._pinned:
+            return False
+        name = await self._generations.current()
+        if name in {self._table.name, self._replaced.name if self._replaced else ""}:
+            return False
+        table = await self._connection.open_table(name)
+        if not await same_vectors(table, self._schema):
+            logger.error("the index was rebuilt with another embedding model: restart with that EMBEDDING_MODEL")
+            self._replaced = table
+            return False
+        self._table, self._replaced = table, None
+        return True
+
+    async def _follow_now_and_then(self) -> None:
+        if time.monotonic() - self._looked < FOLLOW_SECONDS:
+            return
+        try:
+            async with asyncio.timeout(SEARCH_SECONDS):
+                await self._follow()
+        except FAILURES as error:  # the table at hand may still answer
+            logger.warning("the log of tables could not be read", exc_info=error)
+
+    async def generation(self) -> str:
+        async with _bounded(WRITE_SECONDS):
+            await self._follow()
+            return self._replaced.name if self._replaced else self._table.name
+
+    # --- writing ------------------------------------------------------------------------------------------------
 
     async def add(self, rows: Sequence[IndexRow]) -> None:
         for start in range(0, len(rows), ADD_BATCH):
             batch = await asyncio.to_thread(self._to_arrow, rows[start : start + ADD_BATCH])
-            await _bounded(self._table.add(batch))
+            async with _bounded(WRITE_SECONDS):
+                await self._follow()
+                if self._replaced is not None:
+                    raise StorageUnavailable()
+                merge = self._table.merge_insert("chunk_id").when_matched_update_all().when_not_matched_insert_all()
+                await merge.execute(batch)
             self._writes += 1
 
     def _to_arrow(self, rows: Sequence[IndexRow]) -> Any:
+        unique = {row.chunk_id: row for row in rows}.values()
         columns = {
-            "chunk_id": [str(row.chunk_id) for row in rows],
-            "version_id": [str(row.version_id) for row in rows],
-            "owner_id": [str(row.owner_id or NOBODY) for row in rows],
-            "shared": [row.shared for row in rows],
-            "words": [row.words for row in rows],
-            "vector": [list(row.vector) for row in rows],
+            "chunk_id": [str(row.chunk_id) for row in unique],
+            "version_id": [str(row.version_id) for row in unique],
+            "owner_id": [str(row.owner_id or NOBODY) for row in unique],
+            "shared": [row.shared for row in unique],
+            "words": [row.words for row in unique],
+            "vector": [list(row.vector) for row in unique],
         }
         return pa.Table.from_pydict(columns, schema=self._schema)
 
     async def delete_version(self, version_id: UUID) -> None:
-        await _bounded(self._table.delete(f"version_id = '{UUID(str(version_id))}'"))
+        async with _bounded(WRITE_SECONDS):
+            await self._follow()
+            for table in filter(None, (self._table, self._replaced)):
+                await table.delete(f"version_id = '{UUID(str(version_id))}'")
         self._writes += 1
+
+    # --- reading ------------------------------------------------------------------------------------------------
 
     async def search(
         self, query_vector: Sequence[float] | None, query_words: str, *, limit: int, user_id: UUID
+    ) -> IndexHits:
+        await self._follow_now_and_then()
+        try:
+            return await self._search(query_vector, query_words, limit, user_id)
+        except StorageUnavailable:
+            async with _bounded(SEARCH_SECONDS):
+                moved = await self._follow()
+            if not moved:
+                raise
+            return await self._search(query_vector, query_words, limit, user_id)
+
+    async def _search(
+        self, query_vector: Sequence[float] | None, query_words: str, limit: int, user_id: UUID
     ) -> IndexHits:
         # The only value in the filter is a UUID that is rendered here; nothing a user wrote can get into it.
         allowed = f"shared = true OR owner_id = '{UUID(str(user_id))}'"
@@ -120,82 +189,146 @@ class LanceChunkIndex:
             asked["dense"] = self._dense(list(query_vector), allowed, depth)
         if query_words:
             asked["sparse"] = self._sparse(query_words, allowed, depth)
-        answers = await asyncio.gather(*asked.values(), return_exceptions=True)
-        ranked: dict[Arm, list[UUID]] = {}
-        for arm, answer in zip(asked, answers, strict=True):
-            if not isinstance(answer, BaseException):
-                ranked[arm] = answer
-            elif isinstance(answer, _FAILURES):
-                logger.warning("the %s arm of the index failed", arm, exc_info=answer)
-            else:
-                raise answer
-        if asked and not ranked:
-            raise StorageUnavailable(retry_after=1)
-        return IndexHits(fuse(ranked, limit), _mode(ranked))
+        return await ask(asked, FAILURES, limit)
 
     async def _dense(self, vector: list[float], allowed: str, depth: int) -> list[UUID]:
         query = self._table.query().nearest_to(vector).distance_type("cosine")
-        return await _ids(query.where(allowed).limit(depth).select(["chunk_id", "_distance"]))
+        return await _ids(query.where(allowed).limit(depth).select(["chunk_id", "_distance"]), SEARCH_SECONDS)
 
     async def _sparse(self, words: str, allowed: str, depth: int) -> list[UUID]:
         query = self._table.query().nearest_to_text(MatchQuery(words, "words"))  # pyright: ignore[reportCallIssue]  # pydantic dataclass
-        return await _ids(query.where(allowed).limit(depth).select(["chunk_id", "_score"]))
+        return await _ids(query.where(allowed).limit(depth).select(["chunk_id", "_score"]), SEARCH_SECONDS)
+
+    async def versions(self) -> dict[UUID, int]:
+        counts: Counter[str] = Counter()
+        async with _bounded(SCAN_SECONDS):
+            async for batch in await self._table.query().select(["version_id"]).to_batches():
+                counts.update(batch.column("version_id").to_pylist())
+        return {UUID(version_id): count for version_id, count in counts.items()}
+
+    async def missing(self, chunk_ids: Collection[UUID]) -> set[UUID]:
+        if not chunk_ids:
+            return set()
+        listed = ", ".join(f"'{UUID(str(chunk_id))}'" for chunk_id in chunk_ids)
+        async with _bounded(SCAN_SECONDS):
+            query = self._table.query().where(f"chunk_id IN ({listed})").select(["chunk_id"])
+            return set(chunk_ids) - set(await _ids(query, SCAN_SECONDS))
+
+    # --- upkeep -------------------------------------------------------------------------------------------------
 
     async def optimize(self) -> None:
         if self._optimizing.locked():
             return
         async with self._optimizing:
             try:
-                async with asyncio.timeout(OPTIMIZE_SECONDS):
-                    if await self._is_due():
-                        await self._table.optimize(cleanup_older_than=timedelta(hours=1))
-                        self._writes = 0
-            except _FAILURES as error:  # another process may fold at the same time; the next one will do
+                await self._optimize()
+                await self._drop_retired()
+            except FAILURES as error:  # another process may fold at the same time; the next one will do
                 logger.warning("the index could not be optimized", exc_info=error)
 
-    async def _is_due(self) -> bool:
-        if self._writes >= UNFOLDED_WRITES:
-            return True
-        stats = await self._table.index_stats("words_idx")
-        return stats is not None and stats.num_unindexed_rows >= UNINDEXED_ROWS
+    async def _optimize(self) -> None:
+        large = await self._table.count_rows() >= self._ann_rows
+        due = self._writes >= UNFOLDED_WRITES or await tail_is_long(self._table)
+        if not due and not (large and await ann_is_due(self._table, self._ann_rows)):
+            return
+        self._writes = 0
+        if large:
+            await self._fold_apart()
+            return
+        async with asyncio.timeout(FOLD_SECONDS):
+            await fold(self._table, self._ann_rows)
+
+    async def _fold_apart(self) -> None:
+        """Folds in a process of its own: in this one, searches and writes would wait for the library's threads."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            _WORKER,
+            await asyncio.to_thread(_from_anywhere, self._connection.uri),
+            self._table.name,
+            str(self._ann_rows),
+            cwd=_ROOT,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(BUILD_SECONDS):
+                code = await process.wait()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await asyncio.shield(process.wait())
+        if code != 0:
+            logger.warning("the index could not be folded: its process ended with %s", code)
+
+    async def _drop_retired(self) -> None:
+        async with asyncio.timeout(FOLD_SECONDS):
+            for name in await self._generations.retired():
+                if name != self._table.name:  # a handle with the former embedding model still answers from it
+                    with contextlib.suppress(ValueError):  # dropped before
+                        await self._connection.drop_table(name)
 
     async def aclose(self) -> None:
         self._table.close()
         self._connection.close()
 
 
-async def _open_or_make(connection: AsyncConnection, schema: Any) -> AsyncTable:
+_ROOT = Path(__file__).parents[3]
+"""Where the package ``backend`` lies."""
+
+
+class LanceRebuild:
+    """A rebuild of the index at a place: a table of its own, known to every process that asks for it."""
+
+    def __init__(self, connection: AsyncConnection, index: LanceChunkIndex, table: AsyncTable, ann_rows: int) -> None:
+        self.index = index
+        self._connection = connection
+        self._table = table
+        self._ann_rows = ann_rows
+
+    @classmethod
+    async def open(cls, uri: str, *, dimensions: int, embedder: str, ann_rows: int = ANN_ROWS) -> Self:
+        """Begins a rebuild at ``uri``, or takes up the one that was left there with the same embedding model.
+
+        Raises :class:`StorageUnavailable`.
+        """
+        schema = chunk_schema(dimensions, embedder)
+        async with _bounded(WRITE_SECONDS):
+            connection = await connect(uri)
+            generations = Generations(connection)
+            table = None
+            if (name := await generations.building()) is not None:
+                table = await open_or_make(connection, name, schema)
+            if table is None or not await same_vectors(table, schema):
+                table = await open_or_make(connection, await generations.begin(), schema)
+            index = LanceChunkIndex(connection, table, schema, pinned=True, ann_rows=ann_rows)
+            return cls(connection, index, table, ann_rows)
+
+    async def publish(self) -> None:
+        async with _bounded(BUILD_SECONDS):
+            await fold(self._table, self._ann_rows)
+            await Generations(self._connection).publish(self._table.name)
+
+    async def aclose(self) -> None:
+        await self.index.aclose()
+
+
+def _from_anywhere(uri: str) -> str:
+    """``uri`` for a process with another working directory."""
+    return str(Path(uri).resolve()) if Path(uri).is_dir() else uri
+
+
+@contextlib.asynccontextmanager
+async def _bounded(seconds: float) -> AsyncGenerator[None]:
     try:
-        return await connection.open_table(TABLE)
-    except ValueError:  # not there; when another process makes it now, the same schema is accepted
-        return await connection.create_table(TABLE, schema=schema, exist_ok=True)
-
-
-async def _ensure_word_index(table: AsyncTable) -> None:
-    if any(index.columns == ["words"] for index in await table.list_indices()):
-        return
-    try:
-        await table.create_index("words", config=_WORD_INDEX, replace=False)
-    except RuntimeError:  # another process was faster
-        if not any(index.columns == ["words"] for index in await table.list_indices()):
-            raise
-
-
-async def _bounded(call: Awaitable[Any]) -> None:
-    try:
-        async with asyncio.timeout(WRITE_SECONDS):
-            await call
-    except _FAILURES as error:
+        async with asyncio.timeout(seconds):
+            yield
+    except FAILURES as error:
         raise StorageUnavailable(retry_after=1) from error
 
 
-async def _ids(query: Any) -> list[UUID]:
-    async with asyncio.timeout(SEARCH_SECONDS):
+async def _ids(query: Any, seconds: float) -> list[UUID]:
+    async with asyncio.timeout(seconds):
         table: Any = await query.to_arrow()
     return [UUID(value) for value in table.column("chunk_id").to_pylist()]
-
-
-def _mode(ranked: dict[Arm, list[UUID]]) -> Mode:
-    if len(ranked) == 1:
-        return next(iter(ranked))
-    return "hybrid"

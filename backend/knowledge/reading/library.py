@@ -14,7 +14,7 @@ from kreuzberg import (
 )
 
 from backend.knowledge.reading.base import Content, Limits, Part, Refused
-from backend.knowledge.reading.tables import without_padding
+from backend.knowledge.reading.markdown import tidy
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _MIME = {
@@ -49,7 +49,7 @@ def read_pdf(path: Path, limits: Limits) -> Content:
     pages = list(result.pages or [])
     if len(pages) > limits.max_pages:
         raise Refused("too_large")
-    parts = [Part(page["page_number"], page["content"]) for page in pages if page["content"].strip()]
+    parts = [Part(page["page_number"], tidy(page["content"])) for page in pages if page["content"].strip()]
     if not parts:
         raise Refused("no_extractable_text")
     return Content(parts, len(pages))
@@ -77,4 +77,4 @@ def markdown_of_html(page: str) -> str:
 
 
 def _text(result: ExtractionResult) -> str:
-    return without_padding(result.content)
+    return tidy(result.content)

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from backend.knowledge.reading.archive import opened
 from backend.knowledge.reading.base import Content, Part, Refused
-from backend.knowledge.reading.tables import markdown_table
+from backend.knowledge.reading.markdown import markdown_table
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"

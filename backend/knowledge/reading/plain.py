@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TypeAlias, TypeGuard
 
 from backend.knowledge.reading.base import Limits, Refused
-from backend.knowledge.reading.tables import markdown_table
+from backend.knowledge.reading.markdown import markdown_table
 
 _DELIMITERS = ",;\t|"
 _SNIFFED_CHARS = 64 * 1024
