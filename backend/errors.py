@@ -176,3 +176,18 @@ class ProviderError(AppError):
         self.code = code
         self.retryable = retryable
         super().__init__(retry_after=retry_after)
+
+
+def _http_codes() -> dict[str, int]:
+    codes = {AppError.code: AppError.status, "method_not_allowed": 405}
+    for kind in AppError.__subclasses__():
+        own: frozenset[str] = getattr(kind, "CODES", frozenset({kind.code}))
+        codes.update(dict.fromkeys(own, kind.status))
+    return codes
+
+
+HTTP_CODES = _http_codes()
+"""Every code that an answer can carry, with its status."""
+
+EVENT_CODES = ProviderError.CODES | {StorageUnavailable.code, AppError.code, "server_shutdown"}
+"""Every code that an ``error`` event, and the stored error of a run, can carry."""

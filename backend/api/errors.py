@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import orjson
 from fastapi import FastAPI
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from backend.api.headers import add_headers
 from backend.catalogue import choose_language, say
-from backend.errors import AppError, ValidationFailed
+from backend.errors import HTTP_CODES, AppError, ValidationFailed
 from backend.log import get_logger
 from backend.metrics import REFUSALS
 from backend.text import clean_json
@@ -37,14 +37,27 @@ class ErrorBody(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     detail: str
-    code: str
+    code: Annotated[str, Field(json_schema_extra={"enum": [*sorted(HTTP_CODES)]})]
     request_id: str
     errors: list[FieldError] | None = Field(default=None, description="With `validation_error` only.")
 
 
-def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The ``responses=`` of a route that may answer with ``statuses``."""
-    return {status: {"model": ErrorBody} for status in statuses}
+def error_responses(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """The ``responses=`` of a route that may answer with the errors ``codes``, by their statuses."""
+    by_status: dict[int | str, list[str]] = {}
+    for code in codes:
+        by_status.setdefault(HTTP_CODES[code], []).append(code)
+    return {status: _described(of_status) for status, of_status in sorted(by_status.items())}
+
+
+def _described(codes: list[str]) -> dict[str, Any]:
+    schema = {"properties": {"code": {"type": "string", "enum": codes}}}
+    text = " ".join(f"`{code}`: {say(code)}" for code in codes)
+    return {"model": ErrorBody, "description": text, "content": {"application/json": {"schema": schema}}}
+
+
+COMMON_ERRORS = error_responses("validation_error", "storage_unavailable")
+"""What any route that takes input and asks the database may answer."""
 
 
 def request_id_of(connection: HTTPConnection) -> str:

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal, Protocol, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter, ValidationError, field_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
+from backend.errors import EVENT_CODES
 from backend.schemas.base import RequestSchema, StrictSchema
 from backend.text import clean_json
 
@@ -139,6 +142,19 @@ class RagTrace(RagTraceFields):
 
     sub_traces: list[RagSubTrace] | None = None
 
+
+class _DescribedAs:
+    """A dictionary that JSON schemas describe as ``model``; validation leaves it alone."""
+
+    def __init__(self, model: type[StrictSchema]) -> None:
+        self._model = model
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(self._model.__pydantic_core_schema__)
+
+
+TraceDict = Annotated[dict[str, Any], _DescribedAs(RagTrace)]
+"""What :func:`normalize_rag_trace` gives."""
 
 _EVIDENCE_FIELDS = frozenset(
     {"initial_retrieved_chunks", "rewrite_retrieved_chunks", "retrieved_chunks", "hitl_targeted_retrieved_chunks"}
@@ -307,7 +323,7 @@ class Citation(StrictSchema):
 class ErrorInfo(StrictSchema):
     """Why a run did not complete. ``retry_after`` is in seconds."""
 
-    code: str
+    code: Annotated[str, Field(json_schema_extra={"enum": [*sorted(EVENT_CODES)]})]
     content: str
     retryable: bool
     retry_after: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
@@ -317,7 +333,7 @@ class ChatResponse(StrictSchema):
     """The stored end of a turn (C09); always 200 once the turn was claimed, whatever its end."""
 
     response: str
-    rag_trace: dict[str, Any] | None
+    rag_trace: TraceDict | None
     run_id: str
     message_id: str
     status: RunStatus
@@ -356,7 +372,7 @@ class MessageInfo(StrictSchema):
     type: Literal["human", "ai", "system"]
     content: str
     timestamp: datetime
-    rag_trace: dict[str, Any] | None = None
+    rag_trace: TraceDict | None = None
     id: str
     status: MessageStatus
     citations: list[Citation] = []
@@ -423,7 +439,14 @@ class RagStep(StrictSchema):
     group_label: Annotated[str | None, Field(exclude_if=_absent)] = None
 
 
+def _always_sent(schema: JsonSchemaValue) -> None:
+    """``type`` and ``seq`` have defaults here and are in every event on the wire."""
+    schema["required"] = ["type", "seq", *(name for name in schema.get("required", []) if name not in {"type", "seq"})]
+
+
 class _Event(StrictSchema):
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_always_sent)
+
     seq: int = 0
 
 
@@ -463,7 +486,7 @@ class TraceEvent(_Event):
     """How the answer was found; exactly once, ``None`` when nothing was retrieved."""
 
     type: Literal["trace"] = "trace"
-    rag_trace: dict[str, Any] | None
+    rag_trace: TraceDict | None
 
 
 class CitationsEvent(_Event):

@@ -5,7 +5,7 @@ import hashlib
 from fastapi import APIRouter
 
 from backend.api.deps import ClientAddress, CurrentServices, CurrentUser
-from backend.api.errors import error_responses
+from backend.api.errors import COMMON_ERRORS, error_responses
 from backend.auth.service import SignedIn
 from backend.schemas.auth import (
     LoginRequest,
@@ -16,10 +16,10 @@ from backend.schemas.auth import (
     fold_username,
 )
 
-router = APIRouter(prefix="/auth", tags=["auth"], responses=error_responses(413, 422, 503))
+router = APIRouter(prefix="/auth", tags=["auth"], responses=COMMON_ERRORS)
 
 
-@router.post("/register", responses=error_responses(401, 403, 409, 429))
+@router.post("/register", responses=error_responses("forbidden", "name_taken", "too_large", "rate_limited"))
 async def register(body: RegisterRequest, services: CurrentServices, address: ClientAddress) -> TokenResponse:
     """Make an account. The first one of an install is admin; later admins need the invite code."""
     await services.rate_limiter.check(f"register:{address}", services.auth_config.register_rate_per_minute)
@@ -27,7 +27,7 @@ async def register(body: RegisterRequest, services: CurrentServices, address: Cl
     return _token_response(signed_in)
 
 
-@router.post("/login", responses=error_responses(401, 429))
+@router.post("/login", responses=error_responses("too_large", "rate_limited"))
 async def login(body: LoginRequest, services: CurrentServices, address: ClientAddress) -> TokenResponse:
     """Sign in. A wrong name and a wrong password look the same."""
     key = f"login:{address}:{_name_key(body.username)}"
@@ -35,13 +35,13 @@ async def login(body: LoginRequest, services: CurrentServices, address: ClientAd
     return _token_response(await services.auth.login(body.username, body.password))
 
 
-@router.get("/me", responses=error_responses(401))
+@router.get("/me")
 async def me(user: CurrentUser) -> MeResponse:
     """The account behind the token."""
     return MeResponse(username=user.username, role=user.role)
 
 
-@router.post("/password", responses=error_responses(401, 403, 429))
+@router.post("/password", responses=error_responses("forbidden", "too_large", "rate_limited"))
 async def change_password(body: PasswordRequest, user: CurrentUser, services: CurrentServices) -> TokenResponse:
     """Set a new password. Every token of the account ends; the answer holds a new one."""
     await services.rate_limiter.check(f"password:{user.id}", services.auth_config.login_rate_per_minute)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from backend.api.deps import CurrentLanguage, CurrentServices, CurrentUser, PathId, Services
-from backend.api.errors import error_responses
+from backend.api.errors import COMMON_ERRORS, error_responses
 from backend.chat.subscription import LoggedEvent, StreamCut
 from backend.errors import AppError
 from backend.protocols.native import DONE, frame
@@ -16,16 +16,33 @@ from backend.schemas.chat import ChatRequest, ChatResponse, MessageInfo, RunInfo
 
 PING_SECONDS = 5
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {}}, "description": "Events, one JSON line each, then [DONE]"}
+    200: {
+        "description": "`ChatEvent`s, each one line `data: {…}` and a blank line; the last is `data: [DONE]`.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},  # `ChatEvent`, see openapi.py
+    }
 }
+_STREAM_ERRORS = error_responses("not_found")
+_ASK_CODES = (
+    "validation_error",
+    "idempotency_key_mismatch",
+    "message_too_large",
+    "too_large",
+    "idempotency_conflict",
+    "run_active",
+    "stale_hitl",
+    "rate_limited",
+    "too_many_runs",
+    "storage_unavailable",
+    "draining",
+)
 
-router = APIRouter(prefix="/chat", tags=["chat"], responses=error_responses(401, 422, 503))
+router = APIRouter(prefix="/chat", tags=["chat"], responses=COMMON_ERRORS)
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 Cursor = Annotated[int, Query(ge=0, le=2**62)]
 LastEventId = Annotated[int, Header(ge=0, le=2**62)]
 
 
-@router.post("", responses=error_responses(409, 413, 429))
+@router.post("", responses=error_responses(*_ASK_CODES))
 async def chat(
     body: ChatRequest,
     user: CurrentUser,
@@ -38,7 +55,7 @@ async def chat(
     return await services.chat.answer(user, turn)
 
 
-@router.post("/stream", responses={**error_responses(409, 413, 429), **_STREAM}, response_class=EventSourceResponse)
+@router.post("/stream", responses={**error_responses(*_ASK_CODES), **_STREAM}, response_class=EventSourceResponse)
 async def chat_stream(
     body: ChatRequest,
     user: CurrentUser,
@@ -52,13 +69,13 @@ async def chat_stream(
     return _event_stream(services, turn.run_id, events, with_ids=False)
 
 
-@router.get("/runs/{run_id}", responses=error_responses(404))
+@router.get("/runs/{run_id}", responses=error_responses("not_found"))
 async def run(run_id: PathId, user: CurrentUser, services: CurrentServices) -> RunInfo:
     """A run's status."""
     return await services.chat.run_info(user, run_id)
 
 
-@router.get("/runs/{run_id}/stream", responses={**error_responses(404), **_STREAM}, response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/stream", responses={**_STREAM_ERRORS, **_STREAM}, response_class=EventSourceResponse)
 async def run_stream(
     run_id: PathId,
     user: CurrentUser,
@@ -72,13 +89,13 @@ async def run_stream(
     return _event_stream(services, run_id, events, with_ids=True)
 
 
-@router.post("/runs/{run_id}/stop", responses=error_responses(404))
+@router.post("/runs/{run_id}/stop", responses=error_responses("not_found"))
 async def stop(run_id: PathId, user: CurrentUser, services: CurrentServices) -> StopResponse:
     """Stop a run; the text so far is kept. Stopping twice or after the end changes nothing."""
     return await services.chat.stop(user, run_id)
 
 
-@router.get("/messages/{message_id}", responses=error_responses(404))
+@router.get("/messages/{message_id}", responses=error_responses("not_found"))
 async def message(message_id: PathId, user: CurrentUser, services: CurrentServices) -> MessageInfo:
     """One message."""
     return await services.chat.message(user, message_id)

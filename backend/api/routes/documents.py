@@ -7,7 +7,8 @@ from fastapi import APIRouter, Form, Query, UploadFile
 from pydantic import ConfigDict
 
 from backend.api.deps import CurrentServices, CurrentUser
-from backend.api.errors import error_responses
+from backend.api.errors import COMMON_ERRORS, error_responses
+from backend.errors import DocumentError
 from backend.schemas.base import StrictSchema
 from backend.schemas.documents import (
     DocumentDeleteResponse,
@@ -26,7 +27,20 @@ class UploadForm(StrictSchema):
     visibility: Visibility | None = None
 
 
-router = APIRouter(prefix="/documents", tags=["documents"], responses=error_responses(401, 422, 503))
+_UPLOAD_CODES = (
+    "validation_error",
+    *sorted(DocumentError.CODES),
+    "too_large",
+    "type_mismatch",
+    "forbidden",
+    "not_found",
+    "provider_unavailable",
+    "provider_rate_limited",
+    "provider_rejected",
+    "provider_protocol",
+    "provider_timeout",
+)
+router = APIRouter(prefix="/documents", tags=["documents"], responses=COMMON_ERRORS)
 
 
 @router.get("")
@@ -35,7 +49,7 @@ async def documents(user: CurrentUser, services: CurrentServices) -> DocumentLis
     return DocumentListResponse(documents=await services.knowledge.list_documents(user))
 
 
-@router.post("/upload", responses=error_responses(403, 413, 415))
+@router.post("/upload", responses=error_responses(*_UPLOAD_CODES))
 async def upload(
     form: Annotated[UploadForm, Form(media_type="multipart/form-data")],
     user: CurrentUser,
@@ -47,7 +61,7 @@ async def upload(
     return DocumentUploadResponse(filename=result.filename, chunks_processed=result.chunks_processed, message="ready")
 
 
-@router.delete("/{filename}", responses=error_responses(403, 404))
+@router.delete("/{filename}", responses=error_responses("forbidden", "not_found"))
 async def delete(
     filename: str,
     user: CurrentUser,

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator
 
 from backend.api.deps import CurrentServices, CurrentUser
-from backend.api.errors import error_responses
+from backend.api.errors import COMMON_ERRORS, error_responses
 from backend.schemas.chat import (
     SESSION_ID_PATTERN,
     SessionDeleteResponse,
@@ -16,7 +16,7 @@ from backend.schemas.chat import (
     SessionPatch,
 )
 
-router = APIRouter(prefix="/sessions", tags=["sessions"], responses=error_responses(401, 422, 503))
+router = APIRouter(prefix="/sessions", tags=["sessions"], responses=COMMON_ERRORS)
 
 
 def _not_relative(session_id: str) -> str:
@@ -52,7 +52,7 @@ async def messages(
     return await services.chat.messages(user, session_id, limit, before)
 
 
-@router.patch("/{session_id}", responses=error_responses(404))
+@router.patch("/{session_id}", responses=error_responses("not_found", "too_large"))
 async def rename(
     session_id: SessionId, body: SessionPatch, user: CurrentUser, services: CurrentServices
 ) -> SessionInfo:
@@ -60,7 +60,7 @@ async def rename(
     return await services.chat.rename(user, session_id, body.title)
 
 
-@router.delete("/{session_id}", responses=error_responses(404))
+@router.delete("/{session_id}", responses=error_responses("not_found"))
 async def delete(session_id: SessionId, user: CurrentUser, services: CurrentServices) -> SessionDeleteResponse:
     """Delete a session; a live answer is stopped first."""
     return await services.chat.delete(user, session_id)
