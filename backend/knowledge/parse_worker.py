@@ -17,8 +17,9 @@ from backend.knowledge.reading.archive import OLE_MAGIC, ZIP_MAGICS, check_archi
 from backend.knowledge.reading.base import Content, Limits, Part, Refused
 from backend.knowledge.reading.encoding import decode
 from backend.knowledge.reading.library import markdown_of_file, markdown_of_html, read_pdf
-from backend.knowledge.reading.office import docx_remainder, read_slides
 from backend.knowledge.reading.plain import csv_text, declared_charset, json_text
+from backend.knowledge.reading.slides import read_slides
+from backend.knowledge.reading.word import complete
 
 PDF_MAGIC = b"%PDF-"
 BINARY_MAGICS = (
@@ -52,13 +53,6 @@ def read_text(path: Path, kind: str, limits: Limits) -> Content:
     return Content([Part(None, text)], note=note)
 
 
-def read_docx(path: Path) -> Content:
-    """What stands on every page comes first: it belongs to no heading."""
-    text = markdown_of_file(path, "docx")
-    head, rest = docx_remainder(path, text)
-    return Content([Part(None, "\n\n".join(block for block in (head, text, rest) if block.strip()))])
-
-
 def read(path: Path, kind: str, limits: Limits) -> Content:
     """The text of the file, or :class:`Refused`."""
     with path.open("rb") as file:
@@ -74,7 +68,8 @@ def read(path: Path, kind: str, limits: Limits) -> Content:
     check_archive(path, kind, limits)
     if kind == "pptx":
         return read_slides(path)
-    return read_docx(path) if kind == "docx" else Content([Part(None, markdown_of_file(path, kind))])
+    text = markdown_of_file(path, kind)
+    return Content([Part(None, complete(path, text) if kind == "docx" else text)])
 
 
 def limit(memory_bytes: int, cpu_seconds: int) -> None:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from xml.etree import ElementTree
 
 from backend.knowledge.reading.base import Limits, Refused
 
@@ -115,3 +116,14 @@ def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes
                 yield piece
     finally:
         member.file_size = declared
+
+
+def xml_of(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
+    """The XML of a member. Office files have no entities of their own, so one that has is refused (H09)."""
+    data = archive.read(name)
+    if b"<!ENTITY" in data or b"<!\x00E\x00N\x00T\x00I" in data:
+        raise Refused("parse_failed")
+    try:
+        return ElementTree.fromstring(data)
+    except ElementTree.ParseError as error:
+        raise Refused("parse_failed") from error

@@ -49,7 +49,7 @@ def read_pdf(path: Path, limits: Limits) -> Content:
     pages = list(result.pages or [])
     if len(pages) > limits.max_pages:
         raise Refused("too_large")
-    parts = [Part(page["page_number"], tidy(page["content"])) for page in pages if page["content"].strip()]
+    parts = [Part(page["page_number"], page["content"]) for page in pages if page["content"].strip()]
     if not parts:
         raise Refused("no_extractable_text")
     return Content(parts, len(pages))
