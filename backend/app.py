@@ -281,9 +281,7 @@ async def reindexing(settings: Settings) -> AsyncGenerator[Reindex]:
     """
     async with AsyncExitStack() as stack:
         make_directories(settings.data_dir)
-        url = await _database_url(stack, settings)
-        await migrate(url)
-        engine = create_engine(url, pool_size=2)
+        engine = create_engine(await _migrated_url(stack, settings), pool_size=2)
         stack.push_async_callback(engine.dispose)
         embedder = await asyncio.to_thread(create_embedder, settings)
         stack.push_async_callback(embedder.aclose)
