@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install run test lint format lock clean
+.PHONY: install run test bench bench-full lint format lock schema clean
 
 install: $(VENV)/.base
 
@@ -29,6 +29,13 @@ run: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile $(TESTS)
+
+# Figures against simpler servers; writes docs/performance.md. Nothing else should run meanwhile.
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.run
+
+bench-full: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.run --full
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
