@@ -26,7 +26,7 @@ class AccountRemoval:
     """Each step can be repeated, so a removal that was cut short is finished by the next one."""
 
     def __init__(self, auth: AuthService, storage: ConversationStorage, knowledge: KnowledgeBase) -> None:
-        self._auth = auth
+        self.auth = auth
         self._storage = storage
         self._knowledge = knowledge
 
@@ -36,12 +36,12 @@ class AccountRemoval:
         Its shared documents stay and belong to the install. What cannot be removed outside PostgreSQL now (Redis or
         the index are away) is in the outbox for the sweeper. Raises :class:`NotFound`, :class:`StorageUnavailable`.
         """
-        account = await self._auth.set_disabled(username, True)
+        account = await self.auth.set_disabled(username, True)
         sessions = documents = 0
         for _ in range(ROUNDS):
             sessions += await _all(self._storage.delete_sessions, account.id)
             documents += await _all(self._knowledge.release_owner, account.id)
-            if await self._auth.delete_empty(account.id):
+            if await self.auth.delete_empty(account.id):
                 await self._knowledge.sweep()
                 return Removed(account.username, sessions, documents)
         raise StorageUnavailable(retry_after=1)

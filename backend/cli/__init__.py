@@ -6,15 +6,27 @@ from io import TextIOWrapper
 import typer
 
 from backend.cli.ask import ask
+from backend.cli.chat import chat
+from backend.cli.doctor import doctor
 from backend.cli.ingest import ingest
 from backend.cli.login import login
+from backend.cli.reindex import reindex
 from backend.cli.serve import serve
+from backend.cli.trace import trace
+from backend.cli.user import user
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+HELP = "Ask your documents. The server side: serve, doctor, reindex, user; all other commands talk to a server."
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=HELP)
 app.command()(serve)
 app.command()(login)
 app.command()(ingest)
 app.command()(ask)
+app.command()(chat)
+app.command()(trace)
+app.command()(doctor)
+app.command()(reindex)
+app.add_typer(user, name="user")
 
 
 def main() -> None:

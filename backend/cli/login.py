@@ -1,6 +1,5 @@
 """``citewire login``."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -8,6 +7,9 @@ import typer
 from backend.cli.client import answer_of, connect, explained
 from backend.cli.credentials import DEFAULT_URL, ConfigDirOption, Credentials, UrlOption, check_url, load, save
 from backend.cli.output import console, errors, fail, one_line
+from backend.cli.passwords import read_password, require_terminal
+
+_NO_TERMINAL = "use --username and --password-stdin"
 
 
 def login(
@@ -40,11 +42,9 @@ def login(
 
 def _ask(username: str | None, *, register: bool, from_stdin: bool) -> tuple[str, str]:
     """Name and password, from options, standard input, or questions at the terminal (shown on standard error)."""
-    if from_stdin:
-        if username is None:
-            fail("--password-stdin needs --username")
-        return username, sys.stdin.readline().rstrip("\r\n")
-    if not sys.stdin.isatty():
-        fail("no terminal to ask for the password; use --username and --password-stdin")
+    if from_stdin and username is None:
+        fail("--password-stdin needs --username")
+    if not from_stdin:
+        require_terminal(_NO_TERMINAL)
     name = username if username is not None else typer.prompt("Username", err=True)
-    return name, typer.prompt("Password", hide_input=True, confirmation_prompt=register, err=True)
+    return name, read_password(from_stdin=from_stdin, confirm=register)

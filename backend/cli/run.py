@@ -1,9 +1,10 @@
 """One question on the server: asked once, followed over cut connections to its end, stopped on demand."""
 
+import os
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -19,14 +20,26 @@ _PASSING = frozenset({502, 503, 504})
 class Run:
     """A question and the run that answers it. ``events`` may be called again after an interruption."""
 
-    def __init__(self, client: httpx.Client, question: str, session_id: str) -> None:
-        self.run_id: str | None = None
+    def __init__(self, client: httpx.Client, *, body: dict[str, str] | None, run_id: str | None) -> None:
+        self.run_id = run_id
         self.resumed = 0
         """How often the connection was cut and taken up again."""
         self._client = client
-        # With the key the question can be sent again when no answer came: it is asked once all the same.
-        self._body = {"message": question, "session_id": session_id, "client_message_id": str(uuid.uuid4())}
+        self._body = body
         self._cursor = 0
+
+    @classmethod
+    def ask(cls, client: httpx.Client, question: str, session_id: str) -> Self:
+        """A new question."""
+        message = os.fsencode(question).decode("utf-8", "replace")  # bytes of a terminal that are no text
+        # With the key the question can be sent again when no answer came: it is asked once all the same.
+        key = str(uuid.uuid4())
+        return cls(client, body={"message": message, "session_id": session_id, "client_message_id": key}, run_id=None)
+
+    @classmethod
+    def attach(cls, client: httpx.Client, run_id: str) -> Self:
+        """A run that was begun before, from its first event on."""
+        return cls(client, body=None, run_id=run_id)
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What comes after the events seen so far, to the end of the run.

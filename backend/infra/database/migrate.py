@@ -4,8 +4,10 @@ from pathlib import Path
 
 import alembic.command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,3 +36,15 @@ async def migrate(url: URL) -> None:
             await connection.run_sync(_upgrade)
     finally:
         await engine.dispose()
+
+
+def revisions() -> list[str]:
+    """Every schema revision of this installation, oldest first. Reads files."""
+    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
+
+
+async def stored_revision(engine: AsyncEngine) -> str | None:
+    """The revision a database is at; ``None`` for one that was never migrated."""
+    async with engine.connect() as connection:
+        context = await connection.run_sync(MigrationContext.configure)
+        return await connection.run_sync(lambda _: context.get_current_revision())

@@ -1,0 +1,70 @@
+"""``citewire user``: its options only. What changes accounts is heavy, so no other command loads it."""
+
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from backend.cli.output import fail, one_line
+from backend.cli.passwords import read_password
+
+user = typer.Typer(
+    no_args_is_help=True,
+    help="Accounts, on the machine of the server: directly in its database, whether it runs or not.",
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the account.")]
+PasswordOption = Annotated[
+    bool, typer.Option("--password-stdin", help="Read the password from standard input, its first line.")
+]
+
+
+@user.command()
+def add(
+    name: NameArgument,
+    admin: Annotated[bool, typer.Option("--admin", help="An administrator; the first account is one anyway.")] = False,
+    password_stdin: PasswordOption = False,
+) -> None:
+    """Make an account; asks for its password."""
+    _operations().add(name, read_password(from_stdin=password_stdin), admin=admin)
+
+
+@user.command()
+def disable(name: NameArgument) -> None:
+    """Keep an account from signing in, and end its tokens; what it owns stays."""
+    _operations().set_disabled(name, disabled=True)
+
+
+@user.command()
+def enable(name: NameArgument) -> None:
+    """Let a disabled account sign in again."""
+    _operations().set_disabled(name, disabled=False)
+
+
+@user.command()
+def passwd(name: NameArgument, password_stdin: PasswordOption = False) -> None:
+    """Set a new password, without the old one, and end the account's tokens."""
+    _operations().set_password(name, read_password(from_stdin=password_stdin))
+
+
+@user.command()
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete an account with its conversations and private documents; its shared documents stay."""
+    if not yes:
+        _confirm(f"Delete {name} with all conversations and private documents? This cannot be undone.")
+    _operations().delete(name)
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        fail("no terminal to ask for confirmation; use --yes")
+    if not typer.confirm(one_line(question), err=True):
+        raise typer.Exit(1)
+
+
+def _operations() -> Any:
+    return import_module("backend.cli.accounts")
