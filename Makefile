@@ -53,5 +53,9 @@ lock:
 	$(LOCK) --output-file requirements/base.txt
 	$(LOCK) --extra dev --constraint requirements/base.txt --output-file requirements/dev.txt
 
+# Writes the schema of the streams' events anew, after a change in backend/schemas/chat.py.
+schema: $(VENV)/.base
+	$(BIN)/python -m backend.schemas.export > docs/events.schema.json
+
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
