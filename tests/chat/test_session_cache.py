@@ -282,9 +282,10 @@ async def test_c03_two_writers_in_opposite_order_leave_every_turn(at: Stored):
     await at.sql("update runs set status = 'completed'")
     second = asyncio.ensure_future(two.append_turn(at.claim("q2")))
     await second
+    expected = ["q0", "a0", "q1", "", "q2", ""]
+    assert await at.contents() == expected
     slow.release()
     await first
-    expected = ["q0", "a0", "q1", "", "q2", ""]
     for _ in range(2):
         assert await at.contents() == expected
     recent = await at.storage.recent_turns(second.result().ref, 12)
