@@ -22,6 +22,8 @@ PASSAGE_BATCH = 4
 """Passages in one call of the built-in model: small, so that uploads take turns and a cancelled one ends soon."""
 REMOTE_BATCH = 64
 REMOTE_TIMEOUT = httpx.Timeout(30, connect=5)
+REMOTE_SECONDS = 60.0
+"""For a whole call; httpx limits the gaps only."""
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
 
@@ -159,7 +161,7 @@ class OpenAIEmbedder:
     async def _embed(self, texts: list[str]) -> list[list[float]]:
         body = {"model": self.name, "input": [clean_text(text) or " " for text in texts], "encoding_format": "float"}
         try:
-            async with asyncio.timeout(60):  # httpx limits the gaps only, not the whole
+            async with asyncio.timeout(REMOTE_SECONDS):
                 response = await self._client.post(self._url, json=body)
         except (httpx.TimeoutException, TimeoutError) as error:
             raise ProviderError("provider_timeout", retryable=True) from error

@@ -106,7 +106,10 @@ class IndexRebuild(Protocol):
         ...
 
     async def publish(self) -> None:
-        """Puts the new index in the place of the old one, at once and for every process; twice is once."""
+        """Puts the new index in the place of the old one; twice is once.
+
+        Every handle of every process writes to it from then on, and searches it within seconds.
+        """
         ...
 
     async def aclose(self) -> None: ...

@@ -1,5 +1,7 @@
 """The LanceDB adapter."""
 
+import asyncio
+import math
 import shutil
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -8,16 +10,24 @@ import pytest
 
 from backend.errors import StorageUnavailable
 from backend.infra.analyze import analyze, analyze_query
+from backend.knowledge.index import lance_tables
 from backend.knowledge.index.base import IndexRow, fuse
-from backend.knowledge.index.lance import LanceChunkIndex
+from backend.knowledge.index.lance import LanceChunkIndex, LanceRebuild
+from backend.knowledge.index.lance_tables import Generations, connect
+from tests.support.waiting import until
 
 ALICE, BOB = uuid4(), uuid4()
 
 
 def row(
-    words: str, vector: list[float], owner: UUID = ALICE, shared: bool = True, version: UUID | None = None
+    words: str,
+    vector: list[float],
+    owner: UUID = ALICE,
+    shared: bool = True,
+    version: UUID | None = None,
+    chunk_id: UUID | None = None,
 ) -> IndexRow:
-    return IndexRow(uuid4(), version or uuid4(), owner, shared, analyze(words), vector)
+    return IndexRow(chunk_id or uuid4(), version or uuid4(), owner, shared, analyze(words), vector)
 
 
 async def open_at(path: Path, dimensions: int = 2, embedder: str = "test") -> LanceChunkIndex:
@@ -37,26 +47,6 @@ def test_fusion_adds_reciprocal_ranks() -> None:
     assert len(fuse({"dense": [a, b, c]}, 2)) == 2
 
 
-async def test_both_arms_are_asked_and_known(data_dir: Path) -> None:
-    index = await open_at(data_dir)
-    near, named = row("apples", [1, 0]), row("pump PPR-9087", [0, 1])
-    await index.add([near, named])
-    found = await index.search([1.0, 0.1], analyze_query("ppr-9087"), limit=5, user_id=BOB)
-    assert found.mode == "hybrid"
-    assert [(hit.chunk_id, dict(hit.arms)) for hit in found.hits] == [
-        (named.chunk_id, {"dense": 2, "sparse": 1}),
-        (near.chunk_id, {"dense": 1}),
-    ]
-    await index.aclose()
-
-
-async def test_an_empty_index_finds_nothing(data_dir: Path) -> None:
-    index = await open_at(data_dir)
-    assert (await index.search([1.0, 0.0], "pump", limit=5, user_id=ALICE)).hits == []
-    await index.optimize()
-    await index.aclose()
-
-
 async def test_j03_others_private_rows_are_filtered_before_ranking(data_dir: Path) -> None:
     index = await open_at(data_dir)
     own = row("pump", [0.2, 1], owner=BOB, shared=False)
@@ -68,38 +58,6 @@ async def test_j03_others_private_rows_are_filtered_before_ranking(data_dir: Pat
         assert all(set(hit.arms) == {"dense", "sparse"} for hit in found.hits)
         if not optimized:
             await index._table.optimize()
-    await index.aclose()
-
-
-async def test_other_handles_see_every_change_at_once(data_dir: Path) -> None:
-    writer, reader = await open_at(data_dir), await open_at(data_dir)
-    old, new = row("pump", [1, 0]), row("pump", [1, 0])
-    await writer.add([old])
-    assert [hit.chunk_id for hit in (await reader.search([1.0, 0.0], "pump", limit=5, user_id=BOB)).hits] == [
-        old.chunk_id
-    ]
-    await writer.add([new])
-    await writer.delete_version(old.version_id)
-    await writer.delete_version(uuid4())
-    assert [hit.chunk_id for hit in (await reader.search([1.0, 0.0], "pump", limit=5, user_id=BOB)).hits] == [
-        new.chunk_id
-    ]
-    await writer.aclose()
-    await reader.aclose()
-
-
-async def test_one_failing_arm_leaves_the_other(data_dir: Path) -> None:
-    index = await open_at(data_dir)
-    pump = row("pump", [1, 0])
-    await index.add([pump])
-    found = await index.search([1.0, 0.0, 0.0], "pump", limit=5, user_id=BOB)  # not the index's dimensions
-    assert (found.mode, [dict(hit.arms) for hit in found.hits]) == ("sparse", [{"sparse": 1}])
-    found = await index.search(None, "pump", limit=5, user_id=BOB)
-    assert (found.mode, len(found.hits)) == ("sparse", 1)
-    found = await index.search([1.0, 0.0], "", limit=5, user_id=BOB)
-    assert (found.mode, [dict(hit.arms) for hit in found.hits]) == ("dense", [{"dense": 1}])
-    with pytest.raises(StorageUnavailable):
-        await index.search([1.0, 0.0, 0.0], "", limit=5, user_id=BOB)
     await index.aclose()
 
 
@@ -115,7 +73,7 @@ async def test_a_lost_index_is_unavailable(data_dir: Path) -> None:
 async def test_another_embedding_model_is_refused_by_name(data_dir: Path) -> None:
     await (await open_at(data_dir)).aclose()
     for dimensions, embedder in ((2, "other"), (3, "test")):
-        with pytest.raises(ValueError, match="EMBEDDING_MODEL"):
+        with pytest.raises(ValueError, match=r"EMBEDDING_MODEL.*citewire reindex"):
             await open_at(data_dir, dimensions, embedder)
 
 
@@ -132,4 +90,146 @@ async def test_the_tail_is_folded_when_it_is_long(data_dir: Path) -> None:
     assert stats is not None
     assert stats.num_unindexed_rows == 0
     assert len((await index.search(None, "valv", limit=5, user_id=BOB)).hits) == 1
+    await index.aclose()
+
+
+# --- the approximate index -------------------------------------------------------------------------------------------
+
+
+def spread(count: int) -> list[IndexRow]:
+    """Rows all around the circle."""
+    return [row(f"pump {n}", [math.cos(n), math.sin(n)]) for n in range(count)]
+
+
+async def vector_index(index: LanceChunkIndex) -> tuple[int, int] | None:
+    """Indexed rows and segments of the approximate index."""
+    found = [one for one in await index._table.list_indices() if one.columns == ["vector"]]
+    return (found[0].num_indexed_rows, found[0].num_segments) if found else None
+
+
+async def test_the_approximate_index_is_made_apart_while_searches_and_writes_go_on(data_dir: Path) -> None:
+    index = await LanceChunkIndex.open(str(data_dir), dimensions=2, embedder="test", ann_rows=600)
+    rows = spread(599)
+    await index.add(rows)
+    await index.optimize()
+    assert await vector_index(index) is None
+    mine = row("turbine", [0.6, 0.8], owner=BOB, shared=False)
+    await index.add([mine])
+    building = asyncio.create_task(index.optimize())
+    during = 0
+    while not building.done():
+        late = row(f"late {during}", [1, 0])
+        await index.add([late])
+        found = await index.search([1.0, 0.0], analyze_query(f"late {during}"), limit=5, user_id=BOB)
+        assert late.chunk_id in {hit.chunk_id for hit in found.hits}
+        await index.delete_version(late.version_id)
+        during += 1
+    await building
+    assert during > 0
+    built = await vector_index(index)
+    assert built is not None
+    assert built[0] >= 600
+    found = await index.search([0.6, 0.8], "", limit=50, user_id=BOB)
+    assert mine.chunk_id in {hit.chunk_id for hit in found.hits}
+    assert mine.chunk_id not in {
+        hit.chunk_id for hit in (await index.search([0.6, 0.8], "", limit=50, user_id=ALICE)).hits
+    }
+    await index.aclose()
+
+
+async def test_the_approximate_index_takes_in_the_tail_and_is_made_anew_when_it_is_in_pieces(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lance_tables, "ANN_SEGMENTS", 2)
+    index = await LanceChunkIndex.open(str(data_dir), dimensions=2, embedder="test", ann_rows=300)
+    await index.add(spread(300))
+    for more in (0, 1000, 1000):
+        await index.add(spread(more))
+        await lance_tables.fold(index._table, 300)
+    assert await vector_index(index) == (2300, 3)
+    assert await lance_tables.ann_is_due(index._table, 300)
+    await lance_tables.fold(index._table, 300)
+    assert await vector_index(index) == (2300, 1)
+    await index.aclose()
+
+
+async def test_a_cancelled_build_ends_its_process(data_dir: Path) -> None:
+    index = await LanceChunkIndex.open(str(data_dir), dimensions=2, embedder="test", ann_rows=300)
+    await index.add(spread(300))
+    building = asyncio.create_task(index.optimize())
+    await until(lambda: workers(data_dir))
+    building.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await building
+    assert workers(data_dir) == []
+    await index.aclose()
+
+
+def workers(data_dir: Path) -> list[str]:
+    """The processes that fold the index there."""
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
+    return [
+        command.decode() for command in commands if b"lance_worker" in command and str(data_dir).encode() in command
+    ]
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes())
+    except OSError:  # it ended
+        return False
+
+
+# --- another embedding model -----------------------------------------------------------------------------------------
+
+
+async def test_a_server_with_the_former_model_answers_on_but_takes_no_more_writes(data_dir: Path) -> None:
+    former = await open_at(data_dir)
+    old = row("pump", [1, 0])
+    await former.add([old])
+    rebuild = await LanceRebuild.open(str(data_dir), dimensions=3, embedder="other")
+    new = row("pump", [1, 0, 0], version=old.version_id, chunk_id=old.chunk_id)
+    await rebuild.index.add([new])
+    await rebuild.publish()
+    with pytest.raises(StorageUnavailable):
+        await former.add([row("valve", [1, 0])])
+    found = await former.search([1.0, 0.0], "pump", limit=5, user_id=BOB)
+    assert (found.mode, [hit.chunk_id for hit in found.hits]) == ("hybrid", [old.chunk_id])
+    with pytest.raises(ValueError, match="EMBEDDING_MODEL"):
+        await open_at(data_dir)
+    current = await open_at(data_dir, 3, "other")
+    assert len((await current.search([1.0, 0.0, 0.0], "", limit=5, user_id=BOB)).hits) == 1
+    await former.delete_version(old.version_id)
+    assert await current.versions() == {}
+    for handle in (former, rebuild, current):
+        await handle.aclose()
+
+
+async def test_a_rebuild_left_by_another_model_is_not_taken_up(data_dir: Path) -> None:
+    first = await LanceRebuild.open(str(data_dir), dimensions=2, embedder="test")
+    await first.index.add([row("pump", [1, 0])])
+    second = await LanceRebuild.open(str(data_dir), dimensions=2, embedder="other")
+    assert await second.index.versions() == {}
+    await first.aclose()
+    await second.aclose()
+
+
+async def test_replaced_tables_are_dropped_when_nobody_can_search_them_any_more(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = await open_at(data_dir)
+    for _ in range(2):
+        rebuild = await LanceRebuild.open(str(data_dir), dimensions=2, embedder="test")
+        await rebuild.publish()
+        await rebuild.aclose()
+    current = await index.generation()
+    connection = await connect(str(data_dir))
+    await index.optimize()
+    assert len((await connection.list_tables()).tables) == 4  # three generations and the log
+    monkeypatch.setattr(lance_tables, "RETIRED_SECONDS", 0)
+    await index.optimize()
+    assert sorted((await connection.list_tables()).tables) == sorted([current, "generations"])
+    assert await Generations(connection).current() == current
+    await index.optimize()
+    connection.close()
     await index.aclose()
