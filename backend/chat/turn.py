@@ -207,6 +207,7 @@ def _count(end: TurnEnd) -> None:
         input_tokens=0 if usage is None else usage.input_tokens,
         output_tokens=0 if usage is None else usage.output_tokens,
     )
+    _log.info("turn_ended", status=end.status, code=None if end.error is None else end.error.code, flags=end.flags)
 
 
 def _open_context(
