@@ -131,6 +131,7 @@ async def test_g05_a_live_run_is_stopped_first_and_writes_nothing_after(at: Runn
         run_id = stream.run_id
         assert (await alice.http.delete("/sessions/s")).status_code == 200
         await stream.end()
+    assert stream.one("done")["status"] == "stopped", "it was stopped, not found lost later"
     await at.llm.chats[-1].ended.wait()
     assert at.llm.chats[-1].closed_by_client
     for path in (f"/chat/runs/{run_id}", f"/chat/runs/{run_id}/stream"):
