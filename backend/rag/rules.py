@@ -26,7 +26,9 @@ _FUNCTION_HAN = frozenset("是在有和与及或对从到被把给让向由于�
 """Characters of Chinese question words and particles: a sentence that shares only these shares nothing."""
 _WRAPPED_HAN = re.compile(r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])[ \t]*\r?\n[ \t]*(?=[\u3400-\u9fff])")
 """A line end inside Chinese text, which has no spaces."""
-_NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
+_NUMBER = re.compile(r"\[\s*((?:\^|ID:\s?)?\d+(?:\s?[,，、]\s?\d+)*)\s*\]")
+_THINK_TAG = re.compile("<(/?think)>", re.IGNORECASE)
+_TICKS = re.compile("`+")
 
 
 def question_language(question: str) -> Language:
@@ -111,7 +113,20 @@ def _select(scored: Sequence[ScoredSentence]) -> list[ScoredSentence]:
 
 
 def _quotable(sentence: str) -> str:
-    """One line of at most ``MAX_QUOTE_CHARS``. A bracketed number of the source would pass for a citation."""
+    """One line of at most ``MAX_QUOTE_CHARS`` in which nothing steers the reader of the answer.
+
+    A bracketed number of the source would pass for a citation, a ``<think>`` tag would swallow what follows, and a
+    backtick that nothing closes would make the quotation's own number part of the code.
+    """
     text = " ".join(_WRAPPED_HAN.sub("", sentence).split())
-    text = _NUMBER.sub(r"(\1)", text)
-    return text if len(text) <= MAX_QUOTE_CHARS else text[: MAX_QUOTE_CHARS - 1].rstrip() + "…"
+    text = _THINK_TAG.sub(r"‹\1›", _NUMBER.sub(r"(\1)", text))
+    text = text if len(text) <= MAX_QUOTE_CHARS else text[: MAX_QUOTE_CHARS - 1].rstrip() + "…"
+    return text.replace("`", "'") if _opens_code(text) else text
+
+
+def _opens_code(text: str) -> bool:
+    """Whether code that begins in ``text`` is not closed there by a run of as many backticks."""
+    opened = ""
+    for ticks in _TICKS.findall(text):
+        opened = "" if ticks == opened else opened or ticks
+    return bool(opened)

@@ -1,6 +1,7 @@
 import pytest
 
 from backend.catalogue import say
+from backend.chat.answer_filter import AnswerFilter
 from backend.rag.rules import MAX_QUOTE_CHARS, answer_from_passages, best_sentences, question_language
 
 PASSAGES = [
@@ -68,6 +69,27 @@ def test_a_bracketed_number_of_the_source_does_not_pass_for_a_citation():
         "radium discovery", [{"index": 1, "text": "The discovery of radium[2] was in 1898 [ 12 ]."}]
     )
     assert answer.endswith("“The discovery of radium(2) was in 1898 (12).” [1]")
+
+
+@pytest.mark.parametrize(
+    ("source", "quoted"),
+    [
+        ("The lock is green [1, 3].", "The lock is green (1, 3)."),
+        ("The lock is green [^1].", "The lock is green (^1)."),
+        ("The lock is green [ID:1].", "The lock is green (ID:1)."),
+        ("The lock is <think> green.", "The lock is ‹think› green."),
+        ("The lock is </THINK> green.", "The lock is ‹/THINK› green."),
+        ("The lock is ` green.", "The lock is ' green."),
+        ("The lock is ``green` now.", "The lock is ''green' now."),
+        ("The lock is `green` now.", "The lock is `green` now."),
+    ],
+)
+def test_i07_nothing_in_a_source_steers_the_answer_that_quotes_it(source: str, quoted: str):
+    answer = answer_from_passages("lock", [{"index": 1, "text": source}])
+    assert answer.endswith(f"“{quoted}” [1]")
+    shown = AnswerFilter(lambda number: number in {1, 3})
+    assert shown.feed(answer) + shown.flush() == answer
+    assert shown.cited == {1}
 
 
 def test_lines_are_joined_and_long_sentences_cut():
