@@ -27,8 +27,7 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     union, events = event_schemas(_COMPONENTS + "{model}")
     components: dict[str, Any] = document["components"]["schemas"]
     components[TITLE] = union
-    for name, schema in events.items():
-        components.setdefault(name, schema)
+    components.update(events)
     for content in _contents(document):
         if STREAM in content:
             content[STREAM] = {"schema": {"$ref": _COMPONENTS + TITLE}}
