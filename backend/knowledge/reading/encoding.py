@@ -92,7 +92,7 @@ def _japanese(text: str) -> float:
 
 def _korean(text: str) -> float:
     few = len(_HANGUL.findall(text)) < 8
-    return _share(text, lambda c: bool(_HANGUL.match(c)) and _lead(c, "euc_kr") > 0) - (0.2 if few else 0)
+    return _share(text, lambda c: bool(_HANGUL.match(c)) and _lead(c, "euc_kr") > 0) - (0.3 if few else 0)
 
 
 def _latin(letters: frozenset[str]) -> Callable[[str], float]:

@@ -77,4 +77,4 @@ def markdown_of_html(page: str) -> str:
 
 
 def _text(result: ExtractionResult) -> str:
-    return tidy(result.content)
+    return tidy(result.content).strip()

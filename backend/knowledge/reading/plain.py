@@ -45,12 +45,14 @@ def csv_text(text: str, limits: Limits) -> str:
 
 
 def _delimiter(text: str) -> str:
-    """The one that cuts the first lines into most cells, each line into as many."""
+    """The one that cuts the first lines into most cells, each line into as many, and leaves no quotes behind."""
     lines = [line for line in text[:_SNIFFED_CHARS].splitlines() if line.strip()][:50]
 
     def cut(delimiter: str) -> tuple[bool, int]:
-        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
-        return len(set(widths)) == 1 and widths[0] > 1, max(widths, default=0)
+        rows = list(csv.reader(lines, delimiter=delimiter))
+        widths = {len(row) for row in rows}
+        quotes = any('"' in cell for row in rows for cell in row)
+        return len(widths) == 1 and widths != {1} and not quotes, max(widths, default=0)
 
     return max(_DELIMITERS, key=cut)
 
