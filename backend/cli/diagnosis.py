@@ -1,6 +1,7 @@
 """The checks of ``citewire doctor``, in the order in which the server needs what they look at."""
 
 import asyncio
+import os
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
@@ -33,7 +34,7 @@ from backend.infra.embedded.errors import EmbeddedServiceError
 from backend.infra.embedded.postgres import embedded_postgres
 from backend.infra.embedded.valkey import embedded_valkey
 from backend.infra.embedding import Embedder
-from backend.infra.files import INDEX
+from backend.infra.files import DOCUMENTS, INDEX
 from backend.knowledge.index.factory import open_index
 from backend.log import configure_logging
 from backend.settings import Settings
@@ -97,6 +98,11 @@ class _Examination:
     # --- PostgreSQL ---
 
     async def _database(self) -> AsyncIterator[Finding]:
+        if self._database_is_gone():
+            place = self._settings.data_dir / "postgres"
+            text = f"{place} is gone, though there are documents; the server would begin with an empty database"
+            yield failed("PostgreSQL", text, f"put a backup of it in its place, then: ls {shlex.quote(str(place))}")
+            return
         try:
             url = await self._database_url()
         except EmbeddedServiceError as error:
@@ -118,14 +124,24 @@ class _Examination:
             return async_url(self._settings.database_url.get_secret_value())
         return await self._entered(embedded_postgres(self._settings.data_dir))
 
-    def _postgres_remedy(self) -> str | None:
+    def _database_is_gone(self) -> bool:
+        """Whether starting the embedded server would make a new database beside the files of an old one."""
         data_dir = self._settings.data_dir
-        if not data_dir.is_dir():
-            return None  # told before
-        log, data = data_dir / "postgres.log", data_dir / "postgres"
-        look = f"tail -n 20 {shlex.quote(str(log))}"
-        aside = f"mv {shlex.quote(str(data))} {shlex.quote(str(data))}.broken"
-        return f"{look} (why); if the data are damaged: {aside}, and put a backup in their place"
+        if self._settings.database_url is not None or os.path.lexists(data_dir / "postgres"):
+            return False
+        documents = data_dir / DOCUMENTS
+        return documents.is_dir() and any(documents.iterdir())
+
+    def _postgres_remedy(self) -> str | None:
+        look = self._look_at("postgres.log")
+        if look is None:
+            return None
+        data = shlex.quote(str(self._settings.data_dir / "postgres"))
+        return f"{look} (why); if the data are damaged: mv {data} {data}.broken, and put a backup in their place"
+
+    def _look_at(self, log: str) -> str | None:
+        path = self._settings.data_dir / log
+        return f"tail -n 20 {shlex.quote(str(path))}" if path.is_file() else None  # else it was told before
 
     # --- Redis ---
 
@@ -137,7 +153,7 @@ class _Examination:
             else:
                 url = self._settings.redis_url.get_secret_value()
         except EmbeddedServiceError as error:
-            return failed(what, str(error), f"tail -n 20 {shlex.quote(str(self._settings.data_dir / 'valkey.log'))}")
+            return failed(what, str(error), self._look_at("valkey.log"))
         redis = create_redis(url)
         try:
             await redis.ping()  # pyright: ignore[reportGeneralTypeIssues, reportUnknownMemberType]  # untyped
@@ -199,7 +215,7 @@ class _Examination:
         told = str(cause).partition("\n")[0] or type(cause).__name__
         for secret in self._settings.secret_values():
             told = told.replace(secret, "***")
-        return told[:300]
+        return told[:160]
 
 
 async def _version(connection: AsyncConnection) -> Finding:
