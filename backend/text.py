@@ -19,6 +19,11 @@ def clean_text(text: str) -> str:
     return unicodedata.normalize("NFC", text.replace("\x00", ""))
 
 
+def is_blank(text: str) -> bool:
+    """Whether nothing of ``text`` can be seen: white space, controls, and what has no width (U+200B, U+202E)."""
+    return all(char.isspace() or unicodedata.category(char) in {"Cc", "Cf"} for char in text)
+
+
 def clean_json(value: Any) -> Any:
     """``value`` with :func:`clean_text` applied to every string in it, keys too."""
     if isinstance(value, str):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from backend.errors import DocumentError, TooLarge, TypeMismatch
 from backend.knowledge.config import KnowledgeConfig
-from backend.text import clean_text
+from backend.text import clean_text, is_blank
 
 FILE_TYPES = {
     **{extension: extension for extension in ("pdf", "docx", "xlsx", "pptx", "epub", "html", "csv", "json")},
@@ -164,7 +164,7 @@ def _read_answer(output: bytes) -> ParsedDocument:
         case code:
             raise DocumentError(code)
     pages = [Page(page.number, _clean(page.text)) for page in answer.pages]
-    pages = [page for page in pages if page.text.strip()]
+    pages = [page for page in pages if not is_blank(page.text)]
     if not pages:
         raise DocumentError("empty_document")
     _log_flaws(answer, len(pages))

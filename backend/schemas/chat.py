@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 
 from backend.errors import EVENT_CODES
 from backend.schemas.base import RequestSchema, StrictSchema
-from backend.text import clean_json
+from backend.text import clean_json, is_blank
 
 Route = Literal["answer", "rewrite", "clarify", "scope_select", "no_knowledge"]
 RetrievalStatus = Literal[
@@ -287,7 +287,7 @@ class ChatRequest(RequestSchema):
     @field_validator("message")
     @classmethod
     def _not_blank(cls, value: str) -> str:
-        if not value.strip():
+        if is_blank(value):
             raise ValueError("message is blank")
         return value
 

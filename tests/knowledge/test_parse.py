@@ -108,6 +108,7 @@ async def test_d01_text_is_cleaned(tmp_path: Path) -> None:
         (b"\xef\xbb\xbf", "txt", "empty_document"),
         (b"\xff\xfe", "txt", "empty_document"),
         (b"\x00\x00\x00", "txt", "empty_document"),
+        ("\u200b \u2060\n\ufeff".encode(), "txt", "empty_document"),
         (make_pdf([""]), "pdf", "no_extractable_text"),
         (make_pdf(["   "]), "pdf", "no_extractable_text"),
         (image_only(), "pdf", "no_extractable_text"),
