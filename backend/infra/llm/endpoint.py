@@ -128,7 +128,8 @@ class Endpoint:
             value = None
         wait = retry_after_seconds(response.headers, datetime.now(UTC))
         error = status_error(response.status_code, value, wait)
-        self._record(error, value, status=response.status_code, request_id=response.headers.get("x-request-id"))
+        provider_request = response.headers.get("x-request-id")
+        self._record(error, value, status=response.status_code, provider_request_id=provider_request)
         return error
 
     def _parse(self, event: Event) -> dict[str, Any]:
