@@ -40,7 +40,7 @@ def test_the_example_names_no_variable_that_nothing_reads() -> None:
     assert documented() == OPTIONS | {name for name, _, _ in used()}
 
 
-def test_every_secret_is_required_wherever_it_is_used() -> None:
+def test_j04_every_secret_is_required_wherever_it_is_used() -> None:
     kinds: dict[str, set[str]] = {}
     for name, kind, _ in used():
         kinds.setdefault(name, set()).add(kind)

@@ -51,13 +51,14 @@ def test_the_proxy_waits_longer_than_a_model_call_and_takes_every_upload() -> No
     assert int(body_size[1]) * 1024 * 1024 > settings.max_upload_bytes + 65_536
 
 
-def _configuration(home: Path, upstream: int, plain: int, secure: int) -> str:
-    """The example as it is, but for its ports and certificate, in a main file that leaves nothing outside ``home``."""
+def _configuration(home: Path, upstream: int, plain: int, secure: int, buffering: str) -> str:
+    """The example with other ports, certificate and ``buffering``, in a main file that writes to ``home`` only."""
     replaced = EXAMPLE
     for old, new in (
         ("server 127.0.0.1:8000;", f"server 127.0.0.1:{upstream};"),
         ("listen 80;", f"listen 127.0.0.1:{plain};"),
         ("listen 443 ssl http2;", f"listen 127.0.0.1:{secure} ssl http2;"),
+        ("proxy_buffering off;", f"proxy_buffering {buffering};"),
         ("/etc/ssl/certs/citewire.pem", str(home / "citewire.pem")),
         ("/etc/ssl/private/citewire.key", str(home / "citewire.key")),
     ):
@@ -83,13 +84,13 @@ def _certificate(home: Path) -> None:
 
 
 @asynccontextmanager
-async def proxied(home: Path, upstream: int) -> AsyncIterator[tuple[str, str]]:
+async def proxied(home: Path, upstream: int, buffering: str) -> AsyncIterator[tuple[str, str]]:
     """nginx with the example in front of the server at ``upstream``; gives the plain and the secure address."""
     assert NGINX is not None
     home.chmod(0o755)
     _certificate(home)
     plain, secure = free_port(), free_port()
-    (home / "nginx.conf").write_text(_configuration(home, upstream, plain, secure))
+    (home / "nginx.conf").write_text(_configuration(home, upstream, plain, secure, buffering))
     arguments = ["-p", str(home), "-e", str(home / "error.log"), "-c", str(home / "nginx.conf")]
     process = await asyncio.create_subprocess_exec(NGINX, *arguments)
 
@@ -112,9 +113,12 @@ async def proxied(home: Path, upstream: int) -> AsyncIterator[tuple[str, str]]:
 
 @pytest.fixture
 async def behind_nginx(
-    tmp_path: Path, data_dir: Path, database_url: URL, redis_url: str
+    request: pytest.FixtureRequest, tmp_path: Path, data_dir: Path, database_url: URL, redis_url: str
 ) -> AsyncIterator[tuple[Client, FakeLLM, str]]:
-    """A signed-in client that speaks to the server through nginx, the model behind it, and the plain address."""
+    """A signed-in client that speaks to the server through nginx, the model behind it, and the plain address.
+
+    The parameter is ``proxy_buffering``, by default as in the example.
+    """
     async with FakeLLM() as llm:
         env = {
             "LLM_BASE_URL": llm.base_url,
@@ -124,7 +128,7 @@ async def behind_nginx(
         }
         async with (
             ServerProcess(data_dir, database_url=database_url, redis_url=redis_url, env=env) as server,
-            proxied(tmp_path, server.port) as (plain, secure),
+            proxied(tmp_path, server.port, getattr(request, "param", "off")) as (plain, secure),
             httpx.AsyncClient(base_url=secure, verify=False, timeout=60) as http,
         ):
             answer = await http.post("/auth/register", json={"username": "ada", "password": PASSWORD})
@@ -134,7 +138,14 @@ async def behind_nginx(
 
 
 @needs_nginx
-async def test_a_word_is_seen_before_the_model_says_the_next(behind_nginx: tuple[Client, FakeLLM, str]) -> None:
+@pytest.mark.parametrize(
+    "behind_nginx",
+    [pytest.param("off", id="example"), pytest.param("on", id="header alone")],
+    indirect=True,
+)
+async def test_a01_a_word_is_seen_before_the_model_says_the_next(
+    behind_nginx: tuple[Client, FakeLLM, str],
+) -> None:
     client, llm, _ = behind_nginx
     # Each answer falls silent for good after its last word: what is seen then was held by nobody.
     for count in range(1, len(WORDS) + 1):
