@@ -29,6 +29,7 @@ _FENCE = re.compile(r"[ \t]*(```|~~~)")
 _TABLE_LINE = re.compile(r"[ \t]*\|")
 _TABLE_RULE = re.compile(r"[|:\- \t]*-[|:\- \t]*")
 _MAX_HEADING_CHARS = 300
+_PATH_SEPARATOR = " > "
 _MAX_SENTENCE_CHARS = 4_000
 """A longer sentence is cut without counting it first."""
 _CLOSING_HASHES = re.compile(r"[ \t]+#+[ \t]*$")
@@ -100,9 +101,22 @@ class _Piece:
 
     @property
     def heading(self) -> str | None:
-        return next((sentence.heading for sentence in self.sentences if not sentence.is_heading), None) or (
-            self.sentences[-1].heading
-        )
+        """The path of the section that holds the piece; when it leaves the section that it begins within, of that one.
+
+        A piece of several small sections has their headings in its text, and the path that they share.
+        """
+        first = self.sentences[0]
+        paths = {sentence.heading or "" for sentence in self.sentences if not sentence.is_heading}
+        shared = _PATH_SEPARATOR.join(_shared([path.split(_PATH_SEPARATOR) for path in paths or {first.heading or ""}]))
+        return shared or (None if first.is_heading else first.heading)
+
+
+def _shared(paths: Sequence[Sequence[str]]) -> Iterator[str]:
+    """What all the paths begin with."""
+    for titles in zip(*paths, strict=False):
+        if len(set(titles)) > 1:
+            return
+        yield titles[0]
 
 
 def chunk_pages(pages: Sequence[Page], version_id: UUID, count_tokens: Callable[[str], int]) -> list[NewChunk]:
@@ -136,7 +150,7 @@ def _sentences(pages: Sequence[Page], count_tokens: Callable[[str], int]) -> Ite
             if opened is not None:
                 depth, title = len(opened[1]), _CLOSING_HASHES.sub("", opened[2][:_MAX_HEADING_CHARS]).strip()
                 path = [item for item in path if item[0] < depth] + [(depth, title)]
-            heading = " > ".join(title for _, title in path)[:_MAX_HEADING_CHARS] or None
+            heading = _PATH_SEPARATOR.join(title for _, title in path)[:_MAX_HEADING_CHARS] or None
             yield from _section_sentences(index, page.text, (start, end), heading, opened is not None, count_tokens)
 
 

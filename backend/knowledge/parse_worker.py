@@ -7,6 +7,7 @@ cpu_seconds}``, output one JSON object on stdout: ``{"pages": [{"number", "text"
 
 import json
 import os
+import re
 import resource
 import sys
 import threading
@@ -27,6 +28,10 @@ BINARY_MAGICS = (
     *(b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"\x7fELF", b"\x1f\x8b", b"BZh", b"7z\xbc\xaf", b"Rar!\x1a"),
     *(b"{\\rtf", b"SQLite format 3\x00", b"PAR1"),
 )
+HEAD_BYTES = 1024
+MARKS = b"\xef\xbb\xbf\xff\xfe"
+"""What byte order marks are made of."""
+CELL_TEXT = re.compile(r"^\|.*[^|\s-]", re.MULTILINE)
 BLANK = b"\x00 \t\r\n\f\v"
 
 
@@ -56,8 +61,8 @@ def read_text(path: Path, kind: str, limits: Limits) -> Content:
 def read(path: Path, kind: str, limits: Limits) -> Content:
     """The text of the file, or :class:`Refused`."""
     with path.open("rb") as file:
-        head = file.read(1024)
-    if not head:
+        head = file.read(HEAD_BYTES)
+    if len(head) < HEAD_BYTES and not head.strip(BLANK + MARKS):
         raise Refused("empty_document")
     if kind == "pdf":
         if PDF_MAGIC not in head:
@@ -69,6 +74,8 @@ def read(path: Path, kind: str, limits: Limits) -> Content:
     if kind == "pptx":
         return read_slides(path)
     text = markdown_of_file(path, kind)
+    if kind == "xlsx" and not CELL_TEXT.search(text):  # names of sheets are no content
+        raise Refused("empty_document")
     return Content([Part(None, complete(path, text) if kind == "docx" else text)])
 
 

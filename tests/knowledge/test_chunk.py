@@ -79,7 +79,18 @@ def test_a_hash_in_a_code_fence_is_no_heading() -> None:
 
 def test_small_sections_stay_together() -> None:
     leaves = of_level(cut("# A\n\nOne.\n\n# B\n\nTwo.\n\n# C\n\nThree."), 3)
-    assert [leaf.text for leaf in leaves] == ["# A\n\nOne.\n\n# B\n\nTwo.\n\n# C\n\nThree."]
+    assert [(leaf.text, leaf.heading) for leaf in leaves] == [("# A\n\nOne.\n\n# B\n\nTwo.\n\n# C\n\nThree.", None)]
+
+
+def test_small_sections_share_the_heading_above_them() -> None:
+    leaves = of_level(cut("# Pumps\n\n## A\n\nOne.\n\n## B\n\nTwo."), 3)
+    assert [leaf.heading for leaf in leaves] == ["Pumps"]
+
+
+def test_a_leaf_that_leaves_its_section_has_the_heading_it_begins_under() -> None:
+    leaves = of_level(cut(f"# Pumps\n\n{prose(16)}\n\n{prose(5, 'x')}\n\n# Doors\n\nOpen."), 3)
+    assert [leaf.heading for leaf in leaves] == ["Pumps", "Pumps"]
+    assert leaves[1].text.endswith("# Doors\n\nOpen.")
 
 
 def test_a_small_rest_joins_the_leaf_before() -> None:
