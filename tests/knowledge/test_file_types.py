@@ -12,7 +12,7 @@ CHAPTERS = {
     "two": f"<h1>Pumps</h1><h2>Colours</h2><p>The intake pump is blue. {'Pumps are oiled. ' * 20}</p>",
 }
 PARTS = [["Part", "Price", "Shelf"], ["Valve", 12, "A4"], ["Seal", 14, "B7"]]
-LONG_HTML = HTML.replace("<h1>Pumps", "<h1>Plant").replace("</p>", " Things are painted." * 20 + "</p>")
+LONG_HTML = HTML.replace("<h1>Pumps", "<h1>Plant").replace("<table>", f"<p>{'Spares are cheap. ' * 40}</p><table>")
 FILES: list[tuple[str, bytes, str, str, str | None, int | None]] = [
     ("a.txt", b"The intake pump is blue.", "Which colour is the intake pump?", "pump is blue", None, None),
     ("a.md", b"# Pumps\n\nThe intake pump is blue.", "intake pump colour", "pump is blue", "Pumps", None),
