@@ -59,6 +59,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "step_selected": ("Passages selected: {count}", "选用片段：{count}"),
     "step_nothing_found": ("Nothing found in the documents", "文档中没有找到相关内容"),
     "step_no_documents": ("There are no documents yet", "尚未上传任何文档"),
+    # what was done
+    "document_ready": ("The document can be asked about.", "文档已可供提问。"),
+    "document_deleted": ("The document was deleted.", "文档已删除。"),
+    "session_deleted": ("The conversation was deleted.", "会话已删除。"),
     # answers that no model writes
     "limit_reached": (
         "I had to stop here: this question needed more steps than one turn may take. Please ask a narrower question.",
