@@ -11,7 +11,7 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncEngine
 from uuid_utils.compat import uuid7
 
-from backend.catalogue import Language
+from backend.catalogue import Language, say
 from backend.chat.config import ChatConfig
 from backend.chat.cursors import decode_seq, decode_session_key, encode_seq, encode_session_key
 from backend.chat.events import EventHub
@@ -304,7 +304,7 @@ class ChatService:
             raise NotFound
         return info
 
-    async def delete(self, user: Principal, session_id: str) -> SessionDeleteResponse:
+    async def delete(self, user: Principal, session_id: str, language: Language = "en") -> SessionDeleteResponse:
         """Stop a live run, then delete the session with all that hangs on it. Raises :class:`NotFound`."""
         busy = await self.storage.active_run(user.id, session_id)
         if busy is not None:
@@ -312,7 +312,7 @@ class ChatService:
             await self._ended(user.id, busy.ref.run_id, INTERRUPT_WAIT_SECONDS)
         if not await self.storage.delete_session(user.id, session_id):
             raise NotFound
-        return SessionDeleteResponse(session_id=session_id, message="deleted")
+        return SessionDeleteResponse(session_id=session_id, message=say("session_deleted", language))
 
 
 def _started(turn: ClaimedTurn) -> StartedTurn:
