@@ -93,7 +93,10 @@ async def test_g05_a_deleted_session_is_nowhere(at: Running, alice: Client):
     assert {"chat_sessions", "chat_messages", "runs", "run_events"} <= await tables_with(at)
     assert await cached_with(at)
 
-    assert (await alice.http.delete("/sessions/s")).json() == {"session_id": "s", "message": "deleted"}
+    assert (await alice.http.delete("/sessions/s")).json() == {
+        "session_id": "s",
+        "message": "The conversation was deleted.",
+    }
     again = await alice.http.delete("/sessions/s")
     assert (again.status_code, again.json()["code"]) == (404, "not_found")
 

@@ -229,6 +229,11 @@ async def test_steps_errors_and_the_end_of_a_run_are_in_the_language_asked_for(a
     assert labels[:2] == [say("step_received", "zh"), say("step_searching", "zh")]
     error = seen.one("error")
     assert error["content"] == say(error["code"], "zh")
+    removed = [await alice.http.delete(path) for path in ("/documents/pump.txt", "/sessions/never")]
+    assert [answer.json()[key] for answer, key in zip(removed, ("message", "detail"), strict=True)] == [
+        "文档已删除。",
+        "未找到。",
+    ]
     refused = await alice.get("/chat/messages/unknown")
     assert (refused.json()["code"], refused.json()["detail"]) == ("not_found", "未找到。")
     # the language is kept with the run: another reader in another language gets what was said

@@ -6,8 +6,9 @@ from uuid import UUID
 from fastapi import APIRouter, Form, Query, UploadFile
 from pydantic import ConfigDict
 
-from backend.api.deps import CurrentServices, CurrentUser
+from backend.api.deps import CurrentLanguage, CurrentServices, CurrentUser
 from backend.api.errors import COMMON_ERRORS, error_responses
+from backend.catalogue import say
 from backend.errors import DocumentError
 from backend.schemas.base import StrictSchema
 from backend.schemas.documents import (
@@ -53,21 +54,25 @@ async def documents(user: CurrentUser, services: CurrentServices) -> DocumentLis
 async def upload(
     form: Annotated[UploadForm, Form(media_type="multipart/form-data")],
     user: CurrentUser,
+    language: CurrentLanguage,
     services: CurrentServices,
 ) -> DocumentUploadResponse:
     """Add a document, or the next version of the one with that name; answers when it can be asked about."""
     content = await form.file.read()
     result = await services.knowledge.upload(user, form.file.filename or "", content, form.visibility)
-    return DocumentUploadResponse(filename=result.filename, chunks_processed=result.chunks_processed, message="ready")
+    message = say("document_ready", language)
+    return DocumentUploadResponse(filename=result.filename, chunks_processed=result.chunks_processed, message=message)
 
 
 @router.delete("/{filename}", responses=error_responses("forbidden", "not_found"))
 async def delete(
     filename: str,
     user: CurrentUser,
+    language: CurrentLanguage,
     services: CurrentServices,
     document_id: Annotated[UUID | None, Query()] = None,
 ) -> DocumentDeleteResponse:
     """Remove a document: one's own private one of that name first, then a shared one if one may."""
     result = await services.knowledge.delete(user, filename, document_id)
-    return DocumentDeleteResponse(filename=result.filename, chunks_deleted=result.chunks_deleted, message="deleted")
+    message = say("document_deleted", language)
+    return DocumentDeleteResponse(filename=result.filename, chunks_deleted=result.chunks_deleted, message=message)

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator
 
-from backend.api.deps import CurrentServices, CurrentUser
+from backend.api.deps import CurrentLanguage, CurrentServices, CurrentUser
 from backend.api.errors import COMMON_ERRORS, error_responses
 from backend.schemas.chat import (
     SESSION_ID_PATTERN,
@@ -61,6 +61,8 @@ async def rename(
 
 
 @router.delete("/{session_id}", responses=error_responses("not_found"))
-async def delete(session_id: SessionId, user: CurrentUser, services: CurrentServices) -> SessionDeleteResponse:
+async def delete(
+    session_id: SessionId, user: CurrentUser, language: CurrentLanguage, services: CurrentServices
+) -> SessionDeleteResponse:
     """Delete a session; a live answer is stopped first."""
-    return await services.chat.delete(user, session_id)
+    return await services.chat.delete(user, session_id, language)
