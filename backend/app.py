@@ -52,6 +52,9 @@ from backend.tracing import check_tracing, start_tracing
 SWEEP_SECONDS = 60.0
 """Between two sweeps of the library (unfinished versions are taken back, purges done) and two looks at the index."""
 
+LEAST_TO_SPARE_ONE = 4
+"""Connections of a worker from which on one is kept for leases and events."""
+
 T = TypeVar("T")
 _log = get_logger(__name__)
 
@@ -70,8 +73,7 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
         )
         url = await _database_url(stack, settings)
         await migrate(url)
-        engine = create_engine(url, pool_size=settings.database_pool_size)
-        stack.push_async_callback(engine.dispose)
+        engine, upkeep = _engines(stack, url, settings.database_pool_size)
         cache = await _cache(stack, settings)
         limiter = RateLimiter(cache)
         knowledge, count_tokens = await _knowledge(stack, settings, engine)
@@ -84,6 +86,7 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
             settings,
             chat_rate_per_minute=settings.chat_rate_per_minute,
             count_tokens=count_tokens,
+            upkeep=upkeep,
         )
         await chat.start()
         stack.push_async_callback(chat.close)
@@ -108,6 +111,19 @@ async def _tracing(stack: AsyncExitStack, settings: Settings) -> None:
         headers, service = settings.otel_headers(), settings.otel_service_name
         stop = await asyncio.to_thread(start_tracing, endpoint, headers, service=service, version=__version__)
         stack.push_async_callback(asyncio.to_thread, stop)
+
+
+def _engines(stack: AsyncExitStack, url: URL, connections: int) -> tuple[AsyncEngine, AsyncEngine]:
+    """One for requests and turns, and one for the upkeep of runs: a single connection out of the same number, where
+    one can be spared."""
+    spare = connections >= LEAST_TO_SPARE_ONE
+    engine = create_engine(url, pool_size=connections - spare)
+    stack.push_async_callback(engine.dispose)
+    if not spare:
+        return engine, engine
+    upkeep = create_engine(url, pool_size=1)
+    stack.push_async_callback(upkeep.dispose)
+    return engine, upkeep
 
 
 def _sample(engine: AsyncEngine, chat: ChatService) -> None:

@@ -74,15 +74,18 @@ class ChatService:
         *,
         chat_rate_per_minute: int,
         count_tokens: Callable[[str], int],
+        upkeep: AsyncEngine | None = None,
     ) -> None:
+        """``upkeep`` has a connection that requests cannot take: without one a crowd that waits for connections also
+        keeps leases from being renewed, and every run of the worker is lost."""
         self.config = config
         self._rate_limiter = rate_limiter
         self._rate = chat_rate_per_minute
         self._worker_id = str(uuid7())
         self._draining = False
         self.storage = ConversationStorage(engine, cache)
-        self._hub = EventHub(engine, worker_id=self._worker_id, memory_log=config.event_memory_log)
-        self._runs = RunSupervisor(engine, self.storage, self._hub, config, worker_id=self._worker_id)
+        self._hub = EventHub(upkeep or engine, worker_id=self._worker_id, memory_log=config.event_memory_log)
+        self._runs = RunSupervisor(upkeep or engine, self.storage, self._hub, config, worker_id=self._worker_id)
         self.subscriptions = Subscriptions(engine, self.storage, self._hub, max_behind=config.subscriber_max_events)
         self._runner = TurnRunner(
             self.storage,

@@ -1,16 +1,20 @@
 """Runs: leases, stopping, and ending what another worker left behind."""
 
 import asyncio
+from contextlib import AsyncExitStack
+from typing import cast
 from uuid import UUID
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import QueuePool
 
+from backend.chat import run_repository
 from backend.chat.records import TurnEnd
 from backend.chat.service import ChatService
 from backend.errors import Draining, RunActive, TooManyRuns
-from backend.infra.database.engine import transaction
+from backend.infra.database.engine import create_engine, transaction
 from tests.chat.workers import ask, new_user, read, until_text, whole_turn, worker
 from tests.support.fake_llm import FakeLLM, hang_after
 from tests.support.fake_llm import text as says
@@ -56,6 +60,28 @@ async def test_leases_are_renewed_by_themselves(engine: AsyncEngine):
             return await lease_left(engine, turn.run_id) > 2
 
         await until(renewed)
+
+
+async def test_d04_a_crowd_at_the_database_takes_no_lease_and_no_event(engine: AsyncEngine):
+    user = await new_user(engine)
+    upkeep = create_engine(engine.url, pool_size=1)
+    async with (
+        FakeLLM() as llm,
+        worker(engine, llm, upkeep=upkeep, lease_seconds=600) as service,
+        AsyncExitStack() as crowd,
+    ):
+        llm.script(hang_after(5))
+        turn = await service.start_turn(user, ask(), "en")
+        await until_text(service, user, turn.run_id, "five")
+        for _ in range(cast(QueuePool, engine.pool).size()):
+            await crowd.enter_async_context(engine.connect())
+        await expire(upkeep)
+        await service._runs.renew()
+        await service._hub.flush()
+        assert await lease_left(upkeep, turn.run_id) > 0
+        async with transaction(upkeep) as connection:
+            assert await run_repository.read_events(connection, turn.run_id, 0)
+    await upkeep.dispose()
 
 
 async def test_a_worker_that_lost_its_lease_writes_nothing_more(engine: AsyncEngine):

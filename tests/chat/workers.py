@@ -41,7 +41,13 @@ async def new_user(engine: AsyncEngine, name: str = "alice") -> Principal:
 
 @asynccontextmanager
 async def worker(
-    engine: AsyncEngine, llm: FakeLLM, *, library: MemoryLibrary | None = None, drain: bool = True, **config: Any
+    engine: AsyncEngine,
+    llm: FakeLLM,
+    *,
+    library: MemoryLibrary | None = None,
+    drain: bool = True,
+    upkeep: AsyncEngine | None = None,
+    **config: Any,
 ) -> AsyncIterator[ChatService]:
     """A started worker. ``drain=False``: it is left as a killed one would leave it."""
     model = openai_model(ModelConfig(llm_base_url=llm.base_url, llm_model="fake"), model="fake")
@@ -55,6 +61,7 @@ async def worker(
         ChatConfig(**config),
         chat_rate_per_minute=0,
         count_tokens=lambda value: len(value) // 4 + 1,
+        upkeep=upkeep,
     )
     await service.start()
     try:
