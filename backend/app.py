@@ -27,17 +27,19 @@ from backend.chat.removal import AccountRemoval
 from backend.chat.runtime import AgentRuntime
 from backend.chat.service import ChatService
 from backend.chat.storage import ConversationStorage
+from backend.errors import StorageUnavailable
 from backend.infra.cache import Cache, create_redis
 from backend.infra.database.engine import async_url, create_engine
 from backend.infra.database.migrate import migrate
 from backend.infra.embedded.postgres import embedded_postgres
 from backend.infra.embedded.valkey import embedded_valkey
-from backend.infra.embedding import create_embedder
+from backend.infra.embedding import Embedder, create_embedder
 from backend.infra.files import make_directories
 from backend.infra.llm.extractive import ExtractiveChatModel
 from backend.infra.llm.models import build_models
 from backend.infra.periodic import every
 from backend.infra.rate_limit import RateLimiter
+from backend.knowledge.index.base import ChunkIndex
 from backend.knowledge.index.factory import open_index, open_rebuild
 from backend.knowledge.reindex import Reindex
 from backend.knowledge.service import KnowledgeBase
@@ -157,14 +159,22 @@ async def _cache(stack: AsyncExitStack, settings: Settings) -> Cache:
 
 
 async def _knowledge(stack: AsyncExitStack, settings: Settings, engine: AsyncEngine) -> tuple[KnowledgeBase, Any]:
-    embedder = await asyncio.to_thread(create_embedder, settings)
-    stack.push_async_callback(embedder.aclose)
-    index = await open_index(settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
-    stack.push_async_callback(index.aclose)
+    embedder, index = await _open_index(stack, settings)
     knowledge = KnowledgeBase(engine, index, embedder, settings, settings.data_dir)
     for upkeep in (knowledge.sweep, knowledge.optimize):
         stack.push_async_callback(_end, asyncio.create_task(every(SWEEP_SECONDS, upkeep)))
     return knowledge, embedder.count_tokens
+
+
+async def _open_index(stack: AsyncExitStack, settings: Settings) -> tuple[Embedder, ChunkIndex]:
+    embedder = await asyncio.to_thread(create_embedder, settings)
+    stack.push_async_callback(embedder.aclose)
+    try:
+        index = await open_index(settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
+    except StorageUnavailable as error:
+        raise ValueError("INDEX_URL: the index cannot be opened; `citewire reindex` makes it anew") from error
+    stack.push_async_callback(index.aclose)
+    return embedder, index
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -238,8 +248,8 @@ SAMPLE_MARK = "sample-loaded"
 
 
 async def prepare(settings: Settings, *, sample: bool) -> None:
-    """What is done once before any worker serves: check the signing key, bring the database to the newest schema and,
-    with ``sample``, put the sample document into a library that never had it.
+    """What is done once before any worker serves: check the signing key and the index, bring the database to the newest
+    schema and, with ``sample``, put the sample document into a library that never had it.
 
     Raises ``ValueError`` with one line that names the setting that is wrong; else as :func:`services` does.
     """
@@ -247,6 +257,7 @@ async def prepare(settings: Settings, *, sample: bool) -> None:
     check_tracing(settings.otel_exporter_otlp_endpoint)
     async with AsyncExitStack() as stack:
         await _migrated_url(stack, settings)
+        await _open_index(stack, settings)
     mark = settings.data_dir / SAMPLE_MARK
     if sample and not mark.exists():
         async with services(settings) as built:
