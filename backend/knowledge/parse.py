@@ -82,7 +82,9 @@ def file_type_of(filename: str) -> str:
 async def parse_document(path: Path, file_type: str, config: KnowledgeConfig) -> ParsedDocument:
     """The text of the file at ``path``, cleaned, with ``\\n`` as line end.
 
-    Raises :class:`DocumentError`, :class:`TypeMismatch` or :class:`TooLarge` (pages, output, memory or time).
+    Pages and slides are numbered. What was not clean about the file, and how many pages hold no text, is logged.
+    Raises :class:`DocumentError`, :class:`TypeMismatch` or :class:`TooLarge` (pages, cells, unpacked size, memory,
+    time).
     """
     request = {
         "path": str(path),

@@ -73,6 +73,8 @@ def test_h05_every_part_of_a_text_is_right_or_refused(encoding: str, text: str, 
         b"\xe6\xb0\xff\xe6\xb3\xfe\xe7\x9a\x84\xe5",
         b"\x81\xfe\x82\xfd\x83\xfc\x84\xfb\x85\xfa",
         bytes(range(128, 256)) * 3,
+        b"\xef\xbb\xbf" + CHINESE.encode("gbk"),
+        b"\xff\xfe" + b"\x00\xd8" * 20,
         bytes(range(1, 32)) * 50 + b"\xff\x81" * 50,
     ],
 )
