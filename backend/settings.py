@@ -87,6 +87,8 @@ def load_settings(env_file: Path | None = Path(".env")) -> Settings:
     """The options of this process. Raises :class:`SettingsError`; the value is never part of its text."""
     try:
         return Settings(_env_file=env_file)  # pyright: ignore[reportCallIssue]  # pydantic-settings' own argument
+    except UnicodeDecodeError:
+        raise SettingsError([f"{env_file}: not UTF-8 text"]) from None
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise SettingsError([_problem(item["loc"], item["msg"]) for item in found]) from None

@@ -76,3 +76,9 @@ def test_an_empty_value_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None
     settings = load_settings(None)
     assert settings.database_url is None
     assert settings.port == 8000
+
+
+def test_an_env_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "options.env").write_bytes(b"PORT=\xff\xfe\n")
+    with pytest.raises(SettingsError, match="options.env: not UTF-8"):
+        load_settings(tmp_path / "options.env")

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -28,6 +29,7 @@ def run_server(*, sample: bool, host: str | None, port: int | None, workers: int
         settings = load_settings()
         changed = {"host": host, "port": port, "workers": workers}
         settings = settings.model_copy(update={name: value for name, value in changed.items() if value is not None})
+        _check_address(settings)
         with ExitStack() as stack:
             _hold_embedded(stack, settings)
             asyncio.run(prepare(settings, sample=sample))
@@ -44,6 +46,18 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     the embedded servers behind.
     """
     raise SystemExit(0)
+
+
+def _check_address(settings: Settings) -> None:
+    """Raises ``ValueError`` when nobody could listen there, before anything is started for it."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "no such address"
+        raise ValueError(f"HOST, PORT: cannot listen on {settings.host}:{settings.port} ({reason})") from error
 
 
 def _hold_embedded(stack: ExitStack, settings: Settings) -> None:

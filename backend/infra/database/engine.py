@@ -30,12 +30,12 @@ def async_url(url: str) -> URL:
 
 
 def create_engine(url: URL, *, pool_size: int, statement_timeout: float = 30.0) -> AsyncEngine:
-    """An engine whose every wait is bounded: pool 10 s, connect 5 s, statement ``statement_timeout`` seconds."""
+    """An engine whose every wait is bounded: pool 30 s, connect 5 s, statement ``statement_timeout`` seconds."""
     return create_async_engine(
         url,
         pool_size=pool_size,
         max_overflow=0,
-        pool_timeout=10,
+        pool_timeout=30,
         pool_pre_ping=True,
         connect_args={
             "timeout": 5,
