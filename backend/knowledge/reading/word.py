@@ -9,12 +9,9 @@ from xml.etree.ElementTree import Element
 from backend.knowledge.reading.archive import opened, xml_of
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _LETTERS = re.compile(r"[^\w]|_")
 _WORD_PARTS = re.compile(r"word/(document|header|footer|footnotes|endnotes|comments)\d*\.xml")
 _PART_ORDER = ("header", "footer", "document", "footnotes", "endnotes", "comments")
-_NOT_IN_TEXT = {f"{_W}del", f"{_W}moveFrom", _FALLBACK}
-"""Removed by a tracked change, or the same once more for old programs."""
 _MAX_HEADING_CHARS = 200
 _LEVELS = 6
 
@@ -39,7 +36,7 @@ def _headings(archive: zipfile.ZipFile) -> dict[str, int]:
     found: dict[str, int] = {}
     for name in _word_parts(archive):
         if name.startswith("word/document"):
-            for paragraph in _below(xml_of(archive, name), f"{_W}p"):
+            for paragraph in xml_of(archive, name).iter(f"{_W}p"):
                 level = _level(paragraph) or styles.get(_value(paragraph, "pPr/pStyle") or "")
                 text = "".join(_word_texts(paragraph))
                 if level and len(text) <= _MAX_HEADING_CHARS and (letters := _LETTERS.sub("", text)):
@@ -88,7 +85,8 @@ def _with_headings(markdown: str, headings: dict[str, int]) -> str:
 def _remainder(archive: zipfile.ZipFile, markdown: str) -> tuple[str, str]:
     """Paragraphs of the DOCX that ``markdown`` lacks: those of page headers and footers, and all others.
 
-    The others are notes, comments and some text around boxes. Text that a tracked change removed is no text.
+    The others are notes, comments and some text around boxes. What a tracked change removed is no text
+    (its elements have another name), and what a document holds twice, for old programs too, is given once.
     """
     known = _LETTERS.sub("", markdown)
     head: list[str] = []
@@ -113,24 +111,15 @@ def _word_parts(archive: zipfile.ZipFile) -> list[str]:
 
 def _word_paragraphs(root: Element) -> Iterator[str]:
     """The text of each paragraph, that of a box within it apart."""
-    for paragraph in _below(root, f"{_W}p"):
+    for paragraph in root.iter(f"{_W}p"):
         text = "".join(_word_texts(paragraph)).strip()
         if text:
             yield text
 
 
-def _below(element: Element, tag: str) -> Iterator[Element]:
-    for child in element:
-        if child.tag in _NOT_IN_TEXT:
-            continue
-        if child.tag == tag:
-            yield child
-        yield from _below(child, tag)
-
-
 def _word_texts(element: Element) -> Iterator[str]:
     for child in element:
-        if child.tag in _NOT_IN_TEXT or child.tag == f"{_W}p":
+        if child.tag == f"{_W}p":
             continue
         if child.tag == f"{_W}t":
             yield child.text or ""

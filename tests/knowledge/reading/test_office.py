@@ -65,7 +65,8 @@ def test_h04_nested_and_merged_cells_keep_their_text(tmp_path: Path) -> None:
 def test_h04_headers_and_footers_come_first_and_once(tmp_path: Path) -> None:
     def build(document: Document) -> None:
         document.add_heading("Pumps", 1)
-        for section in (document.sections[0], document.add_section()):
+        document.add_section()
+        for section in document.sections:
             section.header.is_linked_to_previous = section.footer.is_linked_to_previous = False
             section.header.paragraphs[0].text = "Plant code 771"
             section.footer.paragraphs[0].text = "Revision 12"
