@@ -1,3 +1,4 @@
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -143,3 +144,15 @@ async def test_a_storage_error_passes_through():
 
     with pytest.raises(ConnectionError):
         await run(Broken())
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+async def test_the_trace_says_which_arm_answered_alone(mode):
+    class OneArm(MemoryLibrary):
+        async def recall(self, *args, **kwargs):
+            return replace(await super().recall(*args, **kwargs), mode=mode)
+
+    steps = Steps()
+    result = await run(OneArm(found()), steps)
+    assert result.trace["retrieval_mode"] == mode
+    assert ("Passages recalled: 4", mode) in steps.seen
