@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import Pool, QueuePool
 
 from backend import __version__
 from backend.agents.tools.weather import build_weather, build_weather_tool
@@ -93,7 +93,7 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
         await chat.start()
         stack.push_async_callback(chat.close)
         stack.push_async_callback(chat.drain)
-        watcher = asyncio.create_task(watch(partial(_sample, engine, chat)))
+        watcher = asyncio.create_task(watch(partial(_sample, [engine.pool, *([upkeep.pool] if upkeep else [])], chat)))
         stack.callback(watcher.cancel)
         yield Services(
             engine=engine,
@@ -128,11 +128,10 @@ def _engines(stack: AsyncExitStack, url: URL, connections: int) -> tuple[AsyncEn
     return engine, upkeep
 
 
-def _sample(engine: AsyncEngine, chat: ChatService) -> None:
-    pool = engine.pool
-    if isinstance(pool, QueuePool):
-        POOL_CONNECTIONS.labels("in_use").set(pool.checkedout())
-        POOL_CONNECTIONS.labels("size").set(pool.size())
+def _sample(pools: list[Pool], chat: ChatService) -> None:
+    bounded = [pool for pool in pools if isinstance(pool, QueuePool)]
+    POOL_CONNECTIONS.labels("in_use").set(sum(pool.checkedout() for pool in bounded))
+    POOL_CONNECTIONS.labels("size").set(sum(pool.size() for pool in bounded))
     PENDING_EVENTS.set(chat.pending_events)
 
 
