@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from backend.app import account_removal, accounts
 from backend.catalogue import say
 from backend.chat.removal import Removed
@@ -13,21 +11,20 @@ from backend.cli.output import complain, console, fail, one_line
 from backend.errors import AppError, NameTaken, NotFound
 from backend.infra.embedded.errors import EmbeddedServiceError
 from backend.log import configure_logging
-from backend.schemas.auth import PASSWORD_MAX, PASSWORD_MIN, Principal, RegisterRequest
+from backend.schemas.auth import Principal, RegisterRequest
 from backend.settings import Settings, load_settings
 
 T = TypeVar("T")
 
 
-def add(name: str, password: str, *, admin: bool) -> None:
+def add(request: RegisterRequest, *, admin: bool) -> None:
     """Make an account."""
-    request = _checked(name, password)
 
     async def make(settings: Settings) -> Principal:
         async with accounts(settings) as auth:
             return await auth.add(request.username, request.password, "admin" if admin else "user")
 
-    made = _run(name, make)
+    made = _run(request.username, make)
     console.print(one_line(f"{made.username}: account made ({made.role})"))
 
 
@@ -43,9 +40,8 @@ def set_disabled(name: str, *, disabled: bool) -> None:
     _warn_without_admin(has_admin)
 
 
-def set_password(name: str, password: str) -> None:
-    """Set a password."""
-    request = _checked("any-name", password)
+def set_password(name: str, request: RegisterRequest) -> None:
+    """Set the password of a request."""
 
     async def change(settings: Settings) -> Principal:
         async with accounts(settings) as auth:
@@ -71,17 +67,6 @@ def delete(name: str) -> None:
 def _warn_without_admin(has_admin: bool) -> None:
     if not has_admin:
         complain("no administrator is left; make one: citewire user add NAME --admin")
-
-
-def _checked(name: str, password: str) -> RegisterRequest:
-    """Name and password by the rules of a registration; else one line and exit code 1, without the password."""
-    try:
-        return RegisterRequest.model_validate({"username": name, "password": password})
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        if first["loc"] == ("password",):
-            fail(f"the password must have {PASSWORD_MIN} to {PASSWORD_MAX} characters")
-        fail(f"the name {first['msg'].removeprefix('Value error, ')}")
 
 
 def _run(name: str, operation: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:

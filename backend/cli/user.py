@@ -5,9 +5,14 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from backend.cli.output import fail, one_line
 from backend.cli.passwords import read_password
+from backend.schemas.auth import PASSWORD_MAX, PASSWORD_MIN, RegisterRequest
+
+_ANY_NAME = "name"
+"""Where the password alone is checked."""
 
 user = typer.Typer(
     no_args_is_help=True,
@@ -27,7 +32,8 @@ def add(
     password_stdin: PasswordOption = False,
 ) -> None:
     """Make an account; asks for its password."""
-    _operations().add(name, read_password(from_stdin=password_stdin), admin=admin)
+    request = _checked(name, read_password(from_stdin=password_stdin))
+    _operations().add(request, admin=admin)
 
 
 @user.command()
@@ -45,7 +51,8 @@ def enable(name: NameArgument) -> None:
 @user.command()
 def passwd(name: NameArgument, password_stdin: PasswordOption = False) -> None:
     """Set a new password, without the old one, and end the account's tokens."""
-    _operations().set_password(name, read_password(from_stdin=password_stdin))
+    request = _checked(_ANY_NAME, read_password(from_stdin=password_stdin))
+    _operations().set_password(name, request)
 
 
 @user.command()
@@ -64,6 +71,17 @@ def _confirm(question: str) -> None:
         fail("no terminal to ask for confirmation; use --yes")
     if not typer.confirm(one_line(question), err=True):
         raise typer.Exit(1)
+
+
+def _checked(name: str, password: str) -> RegisterRequest:
+    """Name and password by the rules of a registration; else one line and exit code 1, without the password."""
+    try:
+        return RegisterRequest.model_validate({"username": name, "password": password})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        if first["loc"] == ("password",):
+            fail(f"the password must have {PASSWORD_MIN} to {PASSWORD_MAX} characters")
+        fail(f"the name {first['msg'].removeprefix('Value error, ')}")
 
 
 def _operations() -> Any:

@@ -117,17 +117,18 @@ def test_ingest_says_for_every_file_what_became_of_it(cli: Cli, manual: Path, tm
     notes.write_text("The harbour master is called Okonkwo.\n", encoding="utf-8")
     broken = tmp_path / "broken.pdf"
     broken.write_bytes(b"%PDF-1.7 and nothing else")
-    done = cli.run("ingest", manual, broken, tmp_path / "absent.txt", tmp_path, notes)
+    done = cli.run("ingest", manual, broken, tmp_path / "absent.txt", notes)
     assert done.returncode == 1
     results = done.stdout.splitlines()
     assert re.fullmatch(rf"{re.escape(str(manual))}: \d+ chunks", results[0])
-    assert results[1:] == [f"{notes}: 1 chunks"]
+    assert results[1:3] == [f"{notes}: 1 chunks", ""]
+    table = [line.split() for line in results[3:]]
+    chunks = 1 + int(results[0].rpartition(": ")[2].split()[0])
+    assert table[:2] == [["result", "files", "chunks"], ["ready", "2", str(chunks)]]
+    assert table[2:] == [["parse_failed", "1"], ["unreadable", "1"]]
     complaints = done.stderr.splitlines()
     assert complaints[0].startswith(f"citewire: {broken}: parse_failed: ")
-    assert complaints[1:] == [
-        f"citewire: {tmp_path / 'absent.txt'}: No such file or directory",
-        f"citewire: {tmp_path}: not a file",
-    ]
+    assert complaints[1:] == [f"citewire: {tmp_path / 'absent.txt'}: unreadable: No such file or directory"]
     assert cli.run("ingest", notes, "--private").returncode == 0
 
 
