@@ -8,6 +8,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,35 +101,42 @@ async def parse_document(path: Path, file_type: str, config: KnowledgeConfig) ->
 
 
 async def _run(request: bytes, config: KnowledgeConfig) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *WORKER_ARGUMENTS,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=_ENVIRONMENT,
-        start_new_session=True,
-    )
+    process = await asyncio.to_thread(_start)
     try:
         async with asyncio.timeout(config.parse_timeout_seconds):
-            output = await _exchange(process, request, config.parse_max_inflated_bytes)
-            code = await process.wait()
+            output = await asyncio.to_thread(_exchange, process, request, config.parse_max_inflated_bytes)
+            code = await asyncio.to_thread(process.wait)
     except TimeoutError as error:
         raise TooLarge() from error
     finally:
-        await asyncio.shield(_end(process))
+        await asyncio.shield(asyncio.to_thread(_end, process))
     if code != 0:
         raise _error_of_exit(code)
     return output
 
 
-async def _exchange(process: asyncio.subprocess.Process, request: bytes, max_bytes: int) -> bytes:
+def _start() -> "subprocess.Popen[bytes]":
+    """The worker. Not by the event loop: uvloop forks the whole process and runs the libraries' fork hooks."""
+    return subprocess.Popen(
+        [sys.executable, *WORKER_ARGUMENTS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=_ENVIRONMENT,
+        start_new_session=True,
+    )
+
+
+def _exchange(process: "subprocess.Popen[bytes]", request: bytes, max_bytes: int) -> bytes:
+    """Blocks until the worker closes its output, which killing it does."""
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(request)  # stays open: its end tells the worker that nobody waits any more
+    with contextlib.suppress(BrokenPipeError):  # it died at once; its exit code tells
+        process.stdin.write(request)  # stays open: its end tells the worker that nobody waits any more
+        process.stdin.flush()
     parts: list[bytes] = []
     size = 0
-    while part := await process.stdout.read(1024 * 1024):
+    while part := os.read(process.stdout.fileno(), 1024 * 1024):
         size += len(part)
         if size > max_bytes:
             raise TooLarge()
@@ -136,14 +144,16 @@ async def _exchange(process: asyncio.subprocess.Process, request: bytes, max_byt
     return b"".join(parts)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+def _end(process: "subprocess.Popen[bytes]") -> None:
     """Kills the worker with all it started, and takes its exit code so that no zombie stays."""
-    if process.returncode is None:
+    if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
+        process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
 def _error_of_exit(code: int) -> TooLarge | DocumentError:
