@@ -2,11 +2,11 @@
 
 import asyncio
 
+from alembic import context
 from sqlalchemy import URL, Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from alembic import context
 from backend.infra.database.engine import async_url
 from backend.infra.database.tables import Base
 from backend.infra.embedded.postgres import embedded_postgres

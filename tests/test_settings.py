@@ -80,5 +80,5 @@ def test_an_empty_value_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_env_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "options.env").write_bytes(b"PORT=\xff\xfe\n")
-    with pytest.raises(SettingsError, match="options.env: not UTF-8"):
+    with pytest.raises(SettingsError, match=r"options\.env: not UTF-8"):
         load_settings(tmp_path / "options.env")
