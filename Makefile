@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install run test bench bench-full lint format lock schema clean
+.PHONY: install run test bench bench-full lint format lock schema settings clean
 
 install: $(VENV)/.base
 
@@ -56,6 +56,10 @@ lock:
 # Writes the schema of the streams' events anew, after a change in backend/schemas/chat.py.
 schema: $(VENV)/.base
 	$(BIN)/python -m backend.schemas.export > docs/events.schema.json
+
+# Writes the tables of options in README.md and docs/configuration.md anew, after a change of an option or .env.example.
+settings: $(VENV)/.base
+	$(BIN)/python -m docs.settings_table
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
