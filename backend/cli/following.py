@@ -14,6 +14,8 @@ from backend.cli.run import Run
 
 STREAM_SILENCE_SECONDS = 20.0
 """The server sends a sign of life every 5 seconds."""
+STOP_SECONDS = 5.0
+"""A stop is answered after a second at most."""
 
 
 class SilentView:
@@ -79,6 +81,7 @@ class _StopOnInterrupt:
         self.wanted = False
         self._run = run
         self._previous: Any = None
+        self._stopping: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self._previous = signal.signal(signal.SIGINT, self._handle)
@@ -86,12 +89,15 @@ class _StopOnInterrupt:
 
     def __exit__(self, *exc: object) -> None:
         signal.signal(signal.SIGINT, self._previous)
+        if self._stopping is not None and exc[0] is None:
+            self._stopping.join(STOP_SECONDS)  # its answer may come just after the end of the stream
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.wanted or self._run.run_id is None:
             raise KeyboardInterrupt
         self.wanted = True
-        threading.Thread(target=self._stop, daemon=True).start()
+        self._stopping = threading.Thread(target=self._stop, daemon=True)
+        self._stopping.start()
 
     def _stop(self) -> None:
         errors.print("stopping …", style="dim")

@@ -140,7 +140,7 @@ async def test_a_running_answer_is_taken_up_on_entry(slow_server: ServerProcess,
     first.kill()
     await first.wait()
     second = await start(cli)
-    shown, complaints = await asyncio.wait_for(second.communicate(), DEADLINE)
+    shown, complaints = await asyncio.wait_for(second.communicate(b"/quit\n"), DEADLINE)
     assert (second.returncode, complaints) == (0, b"")
     human, ai = await messages_of(slow_server, cli.token, "s1")
     assert ai["status"] == "completed"
