@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -12,6 +12,10 @@ from sqlalchemy import URL
 from backend.chat.cursors import _encode
 from tests.acceptance.running import Running, running
 from tests.support.chat_client import Client
+
+SOME_ID = UUID(int=7)
+"""An id that nobody has; the same in every process of a test run, because it is part of tests' names."""
+
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -118,7 +122,7 @@ async def test_what_is_unknown(at: Running, alice: Client, unknown: str):
         ("POST", f"/chat/runs/{unknown}/stop"),
         ("GET", f"/chat/messages/{unknown}"),
         ("DELETE", f"/documents/{unknown}.txt"),
-        ("DELETE", f"/documents/a.txt?document_id={uuid4()}"),
+        ("DELETE", f"/documents/a.txt?document_id={SOME_ID}"),
     ):
         await refused(at, await alice.http.request(method, path), 404, "not_found")
     for method in ("PATCH", "DELETE"):
@@ -137,9 +141,9 @@ GARBAGE = [
     "A" * 201,
     _encode("seq 5"),
     _encode("2026-01-01T00:00:00+00:00"),
-    _encode(f"2026-01-01T00:00:00 {uuid4()}"),
+    _encode(f"2026-01-01T00:00:00 {SOME_ID}"),
     _encode("2026-01-01T00:00:00+00:00 x"),
-    _encode(f"yesterday {uuid4()}"),
+    _encode(f"yesterday {SOME_ID}"),
     _encode("seq -1"),
     _encode("seq 1 or 1=1"),
     _encode("seq " + "9" * 19),
