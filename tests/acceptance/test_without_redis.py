@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from sqlalchemy import URL
 
+from backend.infra.embedded.valkey import embedded_valkey
 from tests.acceptance.running import Running, running
 from tests.chat.test_session_cache import Pause
 from tests.support.chat_client import PASSWORD, Client
@@ -113,3 +117,36 @@ async def test_c04_everything_works_without_redis(at: Running, alice: Client, fa
     assert len(await alice.messages("new")) == 4
     await at.services.chat.storage.sweep_deleted()
     await at.check()
+
+
+async def refuse_writes(url: str, fault: str) -> None:
+    """Make the server full, or a replica of a master that is not there."""
+    async with Redis.from_url(url) as redis:
+        if fault == "full":
+            await redis.config_set("maxmemory-policy", "noeviction")
+            await redis.config_set("maxmemory", "1")
+        else:
+            await redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(ResponseError):
+            await redis.set("canary", "x" * 1_000)
+
+
+@pytest.mark.parametrize("fault", ["full", "read only"])
+async def test_c04_a_redis_that_takes_no_writes_hides_nothing(
+    postgres_url: URL, worker_id: str, data_dir: Path, fault: str
+):
+    with embedded_valkey(data_dir) as url:
+        async with running(postgres_url, url, f"{fault[:4]}_{worker_id}") as at, at.user() as alice:
+            await alice.ask("first question")
+            assert len(await alice.messages()) == 2
+            assert len((await alice.get("/sessions")).json()["sessions"]) == 1
+            await refuse_writes(url, fault)
+            for number in (2, 3):
+                assert (await alice.ask(f"question {number}")).one("done")["status"] == "completed"
+                assert len(await alice.messages()) == 2 * number
+            assert (await alice.http.patch("/sessions/s", json={"title": "New"})).status_code == 200
+            assert [item["title"] for item in (await alice.get("/sessions")).json()["sessions"]] == ["New"]
+            assert (await alice.get("/health/ready")).status_code == 200
+            assert (await alice.http.delete("/sessions/s")).status_code == 200
+            assert await alice.messages() == []
+            assert (await alice.get("/sessions")).json()["sessions"] == []
