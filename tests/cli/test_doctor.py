@@ -5,7 +5,10 @@ import os
 import re
 import shutil
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from backend.infra.embedded.postgres import embedded_postgres
 from tests.cli.conftest import Cli
 from tests.infra.embedded.support import processes_of
-from tests.support.fake_llm import FakeLLM, status
+from tests.support.fake_llm import FakeLLM
 from tests.support.server import ServerProcess
 
 MakeCli = Callable[[str], Cli]
@@ -253,9 +256,29 @@ async def test_endpoints_that_are_away_or_refuse_the_key(
     assert found["Chat model"][0] == "ok", output
     assert code == 0
 
-    provider.script(status(401, {"error": {"message": "no"}}))
-    code, found, _ = await asyncio.to_thread(report, doctor_cli, base | there)
-    assert (code, found["Chat model"]) == (1, ("fail", f"{provider.base_url} refused the key"))
+    with refusing() as url:
+        code, found, _ = await asyncio.to_thread(report, doctor_cli, base | there | {"LLM_BASE_URL": url})
+    assert (code, found["Chat model"]) == (1, ("fail", f"{url} refused the key"))
+
+
+class _Refusal(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """An endpoint that takes no key."""
+    with HTTPServer(("127.0.0.1", 0), _Refusal) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+        thread.join()
 
 
 async def test_an_external_database_that_does_not_answer_fails_without_its_password(
