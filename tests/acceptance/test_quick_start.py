@@ -1,30 +1,45 @@
-"""The quick start of the README, command by command, as a new user would type it."""
+"""What the README shows, as a new user would type it: quick start, recording, calls of the API; the table of routes."""
 
 import asyncio
+import json
 import os
 import re
+import shutil
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import httpx
+import pytest
+import pytest_asyncio
 from fpdf import FPDF
 
+from tests.conftest import open_directory
 from tests.support.server import ROOT, ServerProcess
 
-MARK = "<!-- quick start: executed by tests/acceptance/test_quick_start.py -->"
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+QUICK_START = "<!-- quick start: executed by tests/acceptance/test_quick_start.py -->\n```sh\n"
+RECORDING = "<!-- recording: compared by tests/acceptance/test_quick_start.py -->\n```console\n"
+API = "<!-- API by example: executed by tests/acceptance/test_quick_start.py -->\n```sh\n"
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+SOME_ID = "00000000-0000-7000-8000-000000000007"
+PARAMETER = re.compile(r"\{[a-z_]+\}")
+ACCOUNT = {"username": "ada", "password": "correct horse battery"}
 ANSWERS = {
-    "Username:": "ada",
-    "Password: ": "correct horse battery",
-    "Repeat for confirmation: ": "correct horse battery",
+    "Username:": ACCOUNT["username"],
+    "Password: ": ACCOUNT["password"],
+    "Repeat for confirmation: ": ACCOUNT["password"],
 }
 """What is typed when the terminal shows this; a hidden question ends with a blank once the keyboard is listened to."""
 DEADLINE_SECONDS = 100.0
 
 
-def quick_start() -> str:
-    """The commands of the README's quick start."""
-    block = re.search(re.escape(MARK) + r"\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block is not None
-    return block[1]
+def block(start: str) -> str:
+    """The text of the README's block that begins with ``start``."""
+    _, found, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition(start)
+    assert found, start
+    return rest.partition("```")[0]
 
 
 def write_handbook(path: Path) -> None:
@@ -84,16 +99,89 @@ async def type_commands(commands: str, home: Path, env: dict[str, str]) -> tuple
     return shell.returncode, output.decode() + seen
 
 
-async def test_the_quick_start_of_the_readme_does_what_it_says(tmp_path: Path, data_dir: Path) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[ServerProcess]:
+    """One for all of them, started as ``make run`` does."""
+    data_dir = open_directory("citewire-readme-")
+    try:
+        async with ServerProcess(data_dir, arguments=["--sample"]) as running:
+            yield running
+    finally:
+        shutil.rmtree(data_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A clone where ``make run`` was done, with a document to ask about."""
     write_handbook(tmp_path / "handbook.pdf")
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    async with ServerProcess(data_dir, arguments=["--sample"]) as server:
-        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CITEWIRE_URL": server.url, "LANG": "C.UTF-8"}
-        code, output = await type_commands(quick_start(), tmp_path, env)
+    return tmp_path
+
+
+def environment(home: Path, server: ServerProcess) -> dict[str, str]:
+    return {"PATH": os.defpath, "HOME": str(home), "CITEWIRE_URL": server.url, "LANG": "C.UTF-8"}
+
+
+async def register(server: ServerProcess) -> None:
+    """The account of the quick start, if it was not run before."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        assert (await client.post("/auth/register", json=ACCOUNT)).status_code in {200, 409}
+
+
+async def test_the_quick_start_does_what_the_recording_shows(home: Path, server: ServerProcess) -> None:
+    code, output = await type_commands(block(QUICK_START), home, environment(home, server))
     assert code == 0, output
     assert "as ada (admin)" in output
-    assert "Searching the documents" in output
-    assert "“The maintenance interval of pump number 119 is 221 hours.” [1]" in output
-    assert re.search(
-        r'^\[1\] handbook\.pdf, page 17: "The maintenance interval of pump number 119', output, re.MULTILINE
+    command, _, shown = block(RECORDING).partition("\n")
+    assert command.removeprefix("$ ") == block(QUICK_START).splitlines()[-1]
+    assert shown in UUID.sub("…", output)
+
+
+async def test_the_calls_of_the_api_answer_the_question(home: Path, server: ServerProcess) -> None:
+    await register(server)
+    address, calls = block(API).split("\n", 1)
+    assert address == "URL=http://127.0.0.1:8000"
+    script = f"URL={server.url}\n{calls}"
+    code, output = await type_commands(
+        script, home, {**environment(home, server), "PATH": f"{sys.prefix}/bin:{os.defpath}"}
     )
+    assert code == 0, output
+    uploaded, end = json.JSONDecoder().raw_decode(output)
+    assert uploaded["filename"] == "handbook.pdf"
+    stream, _, rest = output[end:].partition("data: [DONE]\n\n")
+    events: list[dict[str, Any]] = [json.loads(line.removeprefix("data: ")) for line in stream.split("\n\n") if line]
+    assert events[0]["type"] == "run_started"
+    assert (events[-1]["type"], events[-1]["status"]) == ("done", "completed")
+    text = "".join(event["content"] for event in events if event["type"] == "content")
+    assert "“The maintenance interval of pump number 119 is 221 hours.” [1]" in text
+    session, _ = json.JSONDecoder().raw_decode(rest)
+    question, answer = session["messages"]
+    assert question["content"] == "What is the maintenance interval of pump number 119?"
+    assert answer["content"] == text
+    assert [(cited["index"], cited["page_number"]) for cited in answer["citations"]] == [(1, 17)]
+
+
+async def test_the_table_of_routes_names_each_route(server: ServerProcess) -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([A-Z]+ /[^`]*)`", "".join(re.findall(r"^\|.*$", page, re.MULTILINE)))
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        paths: dict[str, dict[str, Any]] = (await client.get("/openapi.json")).json()["paths"]
+    assert sorted(named) == sorted(f"{method.upper()} {path}" for path, methods in paths.items() for method in methods)
+
+
+async def test_routes_without_a_token_are_those_that_the_page_says(server: ServerProcess) -> None:
+    open_routes: set[str] = set()
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        paths: dict[str, dict[str, Any]] = (await client.get("/openapi.json")).json()["paths"]
+        for path, methods in paths.items():
+            for method in methods:
+                answer = await client.request(method, PARAMETER.sub(SOME_ID, path), json={})
+                if answer.status_code != 401:
+                    open_routes.add(f"{method.upper()} {path}")
+    assert open_routes == {
+        "POST /auth/register",
+        "POST /auth/login",
+        "GET /health/live",
+        "GET /health/ready",
+        "GET /metrics",
+    }
