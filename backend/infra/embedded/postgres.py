@@ -41,6 +41,7 @@ USER = DATABASE = "citewire"
 _SOCKET = ".s.PGSQL.5432"
 _ASK_SECONDS = 5.0
 _INITDB_SECONDS = 300.0
+_ORPHAN_SECONDS = 10.0
 _CREATE_DATABASE_SECONDS = 60.0
 _SETTLE_SECONDS = 3.0  # a server has its pid file and its socket long before
 _RETRY_SECONDS = 0.2
@@ -177,8 +178,7 @@ class _Postgres:
             raise EmbeddedServiceError(f"{self.data} is not empty and holds no database: move it away")
         part = self.data.with_name(f"{self.data.name}.part")
         end_processes(f"-D {part}", self._uid, ((signal.SIGKILL, 10.0),))
-        if part.exists():
-            shutil.rmtree(part)
+        _remove_unfinished(part)
         part.mkdir(mode=0o700)
         if self._account is not None:
             os.chown(part, self._account.uid, self._account.gid)
@@ -267,3 +267,15 @@ def _is_alive(pid: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def _remove_unfinished(part: Path) -> None:
+    """Remove what a killed `initdb` made. Its own child names no directory and may write for another moment."""
+    deadline = time.monotonic() + _ORPHAN_SECONDS
+    while part.exists():
+        try:
+            shutil.rmtree(part)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

@@ -36,8 +36,8 @@ def main() -> int:
 
 def _hold(url: URL | str) -> None:
     text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
-    print(text, flush=True)
     try:
+        print(text, flush=True)
         sys.stdin.read()
     except KeyboardInterrupt:
         print(f"after interrupt: {'alive' if answers(text) else 'dead'}", flush=True)
