@@ -27,18 +27,6 @@ async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIte
         yield made
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def at(shared: Running) -> AsyncIterator[Running]:
-    await shared.reset()
-    yield shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def alice(at: Running) -> AsyncIterator[Client]:
-    async with at.user() as client:
-        yield client
-
-
 async def refused(at: Running, answer: httpx.Response, status: int, code: str) -> None:
     """The one form of an error, and nothing written."""
     body = answer.json()

@@ -23,18 +23,6 @@ async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIte
         yield made
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def at(shared: Running) -> AsyncIterator[Running]:
-    await shared.reset()
-    yield shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def alice(at: Running) -> AsyncIterator[Client]:
-    async with at.user() as client:
-        yield client
-
-
 async def tables_with(at: Running, marker: str = MARKER) -> set[str]:
     """Every ``table`` with a row that holds the marker anywhere."""
     tables = [row[0] for row in await at.sql("select tablename from pg_tables where schemaname = 'public'")]

@@ -18,18 +18,6 @@ async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIte
         yield made
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def at(shared: Running) -> AsyncIterator[Running]:
-    await shared.reset()
-    yield shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def alice(at: Running) -> AsyncIterator[Client]:
-    async with at.user() as client:
-        yield client
-
-
 async def upload(client: Client, name: str = "pump.txt") -> None:
     content = f"The pump {name} holds 24 bar and is checked each spring."
     answer = await client.http.post("/documents/upload", files={"file": (name, content.encode())})

@@ -36,12 +36,6 @@ async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIte
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def at(shared: Running) -> AsyncIterator[Running]:
-    await shared.reset()
-    yield shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
 async def alice(at: Running) -> AsyncIterator[Client]:
     async with at.user("alice-kanarie") as client:
         yield client

@@ -23,18 +23,6 @@ async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIte
         yield made
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def at(shared: Running) -> AsyncIterator[Running]:
-    await shared.reset()
-    yield shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def alice(at: Running) -> AsyncIterator[Client]:
-    async with at.user() as client:
-        yield client
-
-
 # --- G01 ---
 
 EMOJI = "\U0001f468\u200d\U0001f469\u200d\U0001f467"

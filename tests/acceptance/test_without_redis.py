@@ -25,18 +25,6 @@ async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIte
         yield made
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def at(shared: Running) -> AsyncIterator[Running]:
-    await shared.reset()
-    yield shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def alice(at: Running) -> AsyncIterator[Client]:
-    async with at.user() as client:
-        yield client
-
-
 def prompt(at: Running) -> list[str]:
     """The conversation that the model was last shown."""
     return [message["content"] for message in at.llm.chats[-1].messages if message["role"] != "system"]

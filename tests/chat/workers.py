@@ -24,6 +24,7 @@ from backend.schemas.auth import Principal
 from backend.schemas.chat import ChatRequest
 from tests.rag.library import MemoryLibrary, leaf
 from tests.support.fake_llm import FakeLLM
+from tests.support.seen import Seen
 
 WARRANTY = leaf("w", text="The warranty lasts 24 months.", page_number=17, filename="pump.pdf")
 
@@ -80,29 +81,10 @@ def ask(message: str = "How long is the warranty?", session_id: str = "s", **fie
 
 
 @dataclass
-class Events:
+class Events(Seen):
     """What a subscriber got."""
 
     seqs: list[int] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def types(self) -> list[str]:
-        return [event["type"] for event in self.events]
-
-    @property
-    def text(self) -> str:
-        """The answer as a client has it in the end."""
-        content = ""
-        for event in self.events:
-            if event["type"] == "content":
-                content += event["content"]
-            elif event["type"] == "gap":
-                content = event["content"]
-        return content
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["type"] == kind]
 
 
 async def read(service: ChatService, user: Principal, run_id: UUID, after: int = 0) -> Events:

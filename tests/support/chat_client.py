@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.seen import Seen
 from tests.support.waiting import until
 
 PASSWORD = "correct horse battery"
@@ -21,39 +22,16 @@ class EndOfStream(AssertionError):
 
 
 @dataclass
-class Stream:
+class Stream(Seen):
     """One open event stream. ``raw`` is every byte that came."""
 
     response: httpx.Response
     raw: bytes = b""
     blocks: list[str] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
     done: bool = False
     """Whether ``[DONE]`` came."""
     _rest: bytes = b""
     _bytes: AsyncIterator[bytes] | None = None
-
-    @property
-    def types(self) -> list[str]:
-        return [event["type"] for event in self.events]
-
-    @property
-    def text(self) -> str:
-        """The answer as this client shows it."""
-        content = ""
-        for event in self.events:
-            if event["type"] == "content":
-                content += event["content"]
-            elif event["type"] == "gap":
-                content = event["content"]
-        return content
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["type"] == kind]
-
-    def one(self, kind: str) -> dict[str, Any]:
-        (event,) = self.of(kind)
-        return event
 
     @property
     def run_id(self) -> str:
