@@ -24,7 +24,7 @@ class StoredTrace:
 
 
 class ChatRequestContext:
-    """State and event outlet of one turn (C15). Every method may be called from any thread.
+    """State and event outlet of one turn. Every method may be called from any thread.
 
     ``user_id``, ``session_id`` and ``language`` never change. ``output_queue`` is ``None`` for a turn that nobody
     watches and after :meth:`close`.
@@ -52,7 +52,7 @@ class ChatRequestContext:
 
     @classmethod
     def for_sync(cls, user_id: UUID, session_id: str, *, language: Language = "en") -> Self:
-        """The context of a turn without a stream: steps go nowhere (F05)."""
+        """The context of a turn without a stream: steps go nowhere."""
         return cls(user_id, session_id, language=language)
 
     @classmethod
@@ -65,7 +65,7 @@ class ChatRequestContext:
         *,
         language: Language = "en",
     ) -> Self:
-        """The context of a watched turn (F06). ``loop`` owns the queue; by default the running one.
+        """The context of a watched turn. ``loop`` owns the queue; by default the running one.
 
         Raises ``RuntimeError`` without ``loop`` outside a running loop.
         """
@@ -75,7 +75,7 @@ class ChatRequestContext:
     def emit_rag_step(
         self, icon: str, label: str, detail: str = "", *, group: str | None = None, group_label: str | None = None
     ) -> None:
-        """Sends one retrieval step with its times to the stream (F07). Never raises, never blocks.
+        """Sends one retrieval step with its times to the stream. Never raises, never blocks.
 
         The event has ``seq`` 0; whoever drains the queue numbers it. A full queue or a closed loop drops it.
         """
@@ -101,7 +101,7 @@ class ChatRequestContext:
     def store_rag_trace(
         self, trace: dict[str, Any] | None, hitl_resume_state: HitlResumeState | dict[str, Any] | None = None
     ) -> None:
-        """Keeps the normalized ``trace`` and the snapshot, replacing what was kept (F08); nothing once closed.
+        """Keeps the normalized ``trace`` and the snapshot, replacing what was kept; nothing once closed.
 
         Raises ``ValueError`` for a snapshot that is not a ``HitlResumeState``: such a turn could not be resumed.
         """
@@ -112,23 +112,23 @@ class ChatRequestContext:
                 self._stored = None if kept is None and snapshot is None else StoredTrace(kept, snapshot)
 
     def take_rag_trace(self) -> StoredTrace | None:
-        """Hands out what is kept and forgets it (F09)."""
+        """Hands out what is kept and forgets it."""
         with self._lock:
             stored, self._stored = self._stored, None
             return stored
 
     def peek_rag_trace(self) -> StoredTrace | None:
-        """What is kept, left in place (F10)."""
+        """What is kept, left in place."""
         with self._lock:
             return self._stored
 
     def reset_knowledge_tool_budget(self) -> None:
-        """Allows the knowledge tool once more (F11)."""
+        """Allows the knowledge tool once more."""
         with self._lock:
             self._knowledge_calls = 0
 
     def acquire_knowledge_tool_slot(self) -> bool:
-        """True for the first call of a turn, False for every other and once closed (F12)."""
+        """True for the first call of a turn, False for every other and once closed."""
         with self._lock:
             if not self._active or self._knowledge_calls >= KNOWLEDGE_CALLS_PER_TURN:
                 return False
@@ -136,7 +136,7 @@ class ChatRequestContext:
             return True
 
     def close(self) -> None:
-        """Ends the turn: no further step or trace is taken; queue and loop are released (F13). May be repeated."""
+        """Ends the turn: no further step or trace is taken; queue and loop are released. May be repeated."""
         with self._lock:
             self._active = False
             self.output_queue = None

@@ -88,5 +88,5 @@ class AgentRuntime:
         self._recursion_limit = recursion_limit(max_model_calls)
 
     def create_agent_for_request(self, ctx: ChatRequestContext) -> BoundAgent:
-        """The agent bound to ``ctx`` (F25): its tools see this user, emit here and store their trace here."""
+        """The agent bound to ``ctx``: its tools see this user, emit here and store their trace here."""
         return BoundAgent(self._agent, ctx, self._recursion_limit)

@@ -1,4 +1,4 @@
-"""Conversations in PostgreSQL with copies in Redis (C16). One public method is one transaction.
+"""Conversations in PostgreSQL with copies in Redis. One public method is one transaction.
 
 PostgreSQL is the truth. A copy is used only when its version is the row's version, which costs one indexed read.
 """
@@ -58,26 +58,26 @@ class ConversationStorage:
         self._engine = engine
         self._cache = SessionCache(cache)
 
-    # --- keys and conversion (F14-F17) ---
+    # --- keys and conversion ---
 
     @staticmethod
     def _messages_cache_key(user_id: UUID, session_id: str) -> str:
-        """``chat_messages:{user}:{session}`` (F14)."""
+        """``chat_messages:{user}:{session}``."""
         return messages_key(user_id, session_id)
 
     @staticmethod
     def _sessions_cache_key(user_id: UUID) -> str:
-        """``chat_sessions:{user}`` (F15)."""
+        """``chat_sessions:{user}``."""
         return sessions_key(user_id)
 
     @staticmethod
     def _to_langchain_messages(records: Sequence[MessageInfo]) -> list[BaseMessage]:
-        """Human, AI or System message by type, with the stored id (F16)."""
+        """Human, AI or System message by type, with the stored id."""
         return [_MESSAGE_CLASSES[record.type](content=record.content, id=record.id) for record in records]
 
     @staticmethod
     def _normalize_message_records(records: Sequence[MessageInfo]) -> list[MessageInfo]:
-        """The records with their traces normalized, whatever version wrote them (F17)."""
+        """The records with their traces normalized, whatever version wrote them."""
         return [record.model_copy(update={"rag_trace": normalize_rag_trace(record.rag_trace)}) for record in records]
 
     # --- a turn ---
@@ -140,7 +140,7 @@ class ConversationStorage:
         own = {str(ref.human_message_id), str(ref.message_id)}
         return [item.info for item in found if item.info.id not in own][-limit:] if limit else []
 
-    # --- the whole history (F18-F20) ---
+    # --- the whole history ---
 
     async def save(
         self,
@@ -150,7 +150,7 @@ class ConversationStorage:
         metadata: dict[str, Any] | None = None,
         extra_message_data: Sequence[dict[str, Any] | None] | None = None,
     ) -> None:
-        """Make the stored history equal ``messages`` (F18), writing only the difference.
+        """Make the stored history equal ``messages``, writing only the difference.
 
         A message is unchanged when position, type and content agree; it keeps id, time and trace unless
         ``extra_message_data`` at its index brings a new ``rag_trace``. ``metadata`` is merged.
@@ -180,24 +180,24 @@ class ConversationStorage:
         await self._cache.drop_list(user_id)
 
     async def load(self, user_id: UUID, session_id: str) -> list[BaseMessage]:
-        """The whole history as LangChain messages (F19); a pending answer is not part of it."""
+        """The whole history as LangChain messages; a pending answer is not part of it."""
         records = await self.get_session_messages(user_id, session_id)
         return self._to_langchain_messages([record for record in records if record.status != "pending"])
 
     async def load_with_meta(self, user_id: UUID, session_id: str) -> tuple[list[BaseMessage], dict[str, Any]]:
-        """History and metadata of a session (F20); both empty when it was not used yet."""
+        """History and metadata of a session; both empty when it was not used yet."""
         messages = await self.load(user_id, session_id)
         async with transaction(self._engine) as connection:
             return messages, await repository.session_meta(connection, user_id, session_id)
 
-    # --- reading (F21-F23) ---
+    # --- reading ---
 
     async def list_sessions(self, user_id: UUID) -> list[str]:
-        """The ids of all sessions of the user, newest first (F21)."""
+        """The ids of all sessions of the user, newest first."""
         return [info.session_id for info in await self.list_session_infos(user_id)]
 
     async def list_session_infos(self, user_id: UUID) -> list[SessionInfo]:
-        """All sessions of the user, newest first (F22). A page at a time: :meth:`session_page`."""
+        """All sessions of the user, newest first. A page at a time: :meth:`session_page`."""
         infos, below = await self.session_page(user_id)
         while below is not None:
             more, below = await self.session_page(user_id, limit=200, below=below)
@@ -225,7 +225,7 @@ class ConversationStorage:
         return infos, last
 
     async def get_session_messages(self, user_id: UUID, session_id: str) -> list[MessageInfo]:
-        """The whole history of a session, ascending (F23); empty when it was not used yet. See :meth:`message_page`."""
+        """The whole history of a session, ascending; empty when it was not used yet. See :meth:`message_page`."""
         page = await self.message_page(user_id, session_id, limit=PAGE)
         records = [item.info for item in page.messages]
         if page.more:
@@ -264,7 +264,7 @@ class ConversationStorage:
         async with transaction(self._engine) as connection:
             return await run_repository.get(connection, run_id, user_id)
 
-    # --- changing (F24) ---
+    # --- changing ---
 
     async def rename(self, user_id: UUID, session_id: str, title: str) -> SessionInfo | None:
         """Give a session a title of the user's, on one line; ``None`` when there is no such session.
@@ -287,7 +287,7 @@ class ConversationStorage:
             return None if found is None else await run_repository.active(connection, found[0])
 
     async def delete_session(self, user_id: UUID, session_id: str) -> bool:
-        """Delete a session with messages, runs and events (F24). False when there was none.
+        """Delete a session with messages, runs and events. False when there was none.
 
         The copy in Redis is named in the outbox in the same transaction, so that it goes even if Redis is away now.
         """

@@ -8,7 +8,7 @@ from backend.text import clean_json
 
 
 class StrictSchema(BaseModel):
-    """Unknown keys are refused (C01)."""
+    """Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -48,7 +48,7 @@ class _TraceSchema(StrictSchema):
 
 
 class RetrievedChunk(_TraceSchema):
-    """One piece of evidence (C02). ``score`` is the recall score, ``rrf_rank`` the rank after fusion, from 1."""
+    """One piece of evidence. ``score`` is the recall score, ``rrf_rank`` the rank after fusion, from 1."""
 
     filename: Annotated[str, Field(min_length=1)]
     page_number: str | int | None = None
@@ -63,7 +63,7 @@ class RetrievedChunk(_TraceSchema):
 
 
 class RagTraceFields(_TraceSchema):
-    """What main and sub trace share (C03): how the evidence of one question was found. All optional."""
+    """What main and sub trace share: how the evidence of one question was found. All optional."""
 
     tool_used: bool | None = None
     tool_name: str | None = None
@@ -134,11 +134,11 @@ class RagTraceFields(_TraceSchema):
 
 
 class RagSubTrace(RagTraceFields):
-    """The trace of one sub-question (C04)."""
+    """The trace of one sub-question."""
 
 
 class RagTrace(RagTraceFields):
-    """The trace of a whole question (C05)."""
+    """The trace of a whole question."""
 
     sub_traces: list[RagSubTrace] | None = None
 
@@ -188,7 +188,7 @@ def _valid_fields(value: dict[Any, Any], adapters: dict[str, TypeAdapter[Any]]) 
 
 
 def _normalize_chunks(chunks: Any) -> list[dict[str, Any]]:
-    """Evidence items that have a filename, each with its declared and valid keys only (F01). No list gives ``[]``."""
+    """Evidence items that have a filename, each with its declared and valid keys only. No list gives ``[]``."""
     if not isinstance(chunks, list):
         return []
     items: list[Any] = chunks  # pyright: ignore[reportUnknownVariableType]
@@ -197,7 +197,7 @@ def _normalize_chunks(chunks: Any) -> list[dict[str, Any]]:
 
 
 def _normalize_trace_fields(trace: dict[str, Any]) -> dict[str, Any]:
-    """The declared and valid common fields of ``trace``, each evidence list normalized (F02)."""
+    """The declared and valid common fields of ``trace``, each evidence list normalized."""
     fields = _valid_fields(trace, _TRACE_ADAPTERS)
     for name in RagTraceFields.model_fields:
         if name in _EVIDENCE_FIELDS and isinstance(trace.get(name), list):
@@ -206,7 +206,7 @@ def _normalize_trace_fields(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def normalize_rag_sub_trace(trace: Any) -> dict[str, Any] | None:
-    """The trace of a sub-question with what is valid in it (F03); ``None`` when nothing is."""
+    """The trace of a sub-question with what is valid in it; ``None`` when nothing is."""
     if not isinstance(trace, dict):
         return None
     fields = _normalize_trace_fields(trace)  # pyright: ignore[reportUnknownArgumentType]
@@ -214,7 +214,7 @@ def normalize_rag_sub_trace(trace: Any) -> dict[str, Any] | None:
 
 
 def normalize_rag_trace(trace: Any) -> dict[str, Any] | None:
-    """The trace of a question with what is valid in it, sub traces too (F04); ``None`` when nothing is.
+    """The trace of a question with what is valid in it, sub traces too; ``None`` when nothing is.
 
     Never raises; normalizing twice changes nothing.
     """
@@ -235,7 +235,7 @@ HitlStatus = Literal["needs_clarification", "needs_scope_selection"]
 
 
 class HitlResumeState(StrictSchema):
-    """The smallest snapshot from which an interrupted retrieval goes on (C06)."""
+    """The smallest snapshot from which an interrupted retrieval goes on."""
 
     question: Annotated[str, Field(min_length=1)]
     route: HitlRoute
@@ -247,7 +247,7 @@ class HitlResumeState(StrictSchema):
 
 
 class PendingHitlState(StrictSchema):
-    """A question that waits for the user (C07). ``original_question`` may span several clarifications."""
+    """A question that waits for the user. ``original_question`` may span several clarifications."""
 
     id: str
     original_question: str
@@ -275,7 +275,7 @@ class HitlInfo(StrictSchema):
 
 
 class ChatRequest(RequestSchema):
-    """A question (C08). Its length is checked against ``MAX_MESSAGE_CHARS`` by the service (413)."""
+    """A question. Its length is checked against ``MAX_MESSAGE_CHARS`` by the service (413)."""
 
     message: str
     session_id: Annotated[str, Field(pattern=SESSION_ID_PATTERN)] = "default_session"
@@ -330,7 +330,7 @@ class ErrorInfo(StrictSchema):
 
 
 class ChatResponse(StrictSchema):
-    """The stored end of a turn (C09); always 200 once the turn was claimed, whatever its end."""
+    """The stored end of a turn; always 200 once the turn was claimed, whatever its end."""
 
     response: str
     rag_trace: TraceDict | None
@@ -367,7 +367,7 @@ class StopResponse(StrictSchema):
 
 
 class MessageInfo(StrictSchema):
-    """One message of the history (C10)."""
+    """One message of the history."""
 
     type: Literal["human", "ai", "system"]
     content: str
@@ -384,7 +384,7 @@ class MessageInfo(StrictSchema):
 
 
 class SessionMessagesResponse(StrictSchema):
-    """A page of a session's messages, ascending (C11). ``hitl`` is the pending question."""
+    """A page of a session's messages, ascending. ``hitl`` is the pending question."""
 
     messages: list[MessageInfo]
     next_before: str | None = None
@@ -392,7 +392,7 @@ class SessionMessagesResponse(StrictSchema):
 
 
 class SessionInfo(StrictSchema):
-    """A session in the list (C12)."""
+    """A session in the list."""
 
     session_id: str
     title: str | None
@@ -401,14 +401,14 @@ class SessionInfo(StrictSchema):
 
 
 class SessionListResponse(StrictSchema):
-    """A page of sessions, newest first (C13)."""
+    """A page of sessions, newest first."""
 
     sessions: list[SessionInfo]
     next_cursor: str | None = None
 
 
 class SessionDeleteResponse(StrictSchema):
-    """What a deletion answers (C14)."""
+    """What a deletion answers."""
 
     session_id: str
     message: str
