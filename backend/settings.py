@@ -97,4 +97,4 @@ def load_settings(env_file: Path | None = Path(".env")) -> Settings:
 def _problem(loc: tuple[int | str, ...], message: str) -> str:
     name = ".".join(str(part) for part in loc).upper()
     text = message.removeprefix("Value error, ")
-    return text if text.startswith(name) else f"{name}: {text}"
+    return f"{name}: {text.removeprefix(f'{name} ')}" if name else text

@@ -5,6 +5,7 @@ Prints the URL when it has the server, and `after interrupt: <state>` when Ctrl-
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.infra.embedded.support import answers
 
 
 def main() -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
     parser = argparse.ArgumentParser()
     parser.add_argument("service", choices=["postgres", "valkey"])
     parser.add_argument("data_dir", type=Path)
