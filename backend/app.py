@@ -252,6 +252,10 @@ async def prepare(settings: Settings, *, sample: bool) -> None:
 
     Raises ``ValueError`` with one line that names the setting that is wrong; else as :func:`services` does.
     """
+    try:
+        make_directories(settings.data_dir)
+    except OSError as error:
+        raise ValueError(f"DATA_DIR: {settings.data_dir} cannot be used ({error.strerror})") from error
     load_or_create_secret(settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None)
     check_tracing(settings.otel_exporter_otlp_endpoint)
     async with AsyncExitStack() as stack:
