@@ -68,13 +68,9 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
     Raises ``ValueError`` (one line naming the setting), ``EmbeddedServiceError`` and what the servers raise.
     """
     async with AsyncExitStack() as stack:
-        make_directories(settings.data_dir)
+        secret = _signing_key(settings)
         await _tracing(stack, settings)
-        secret = load_or_create_secret(
-            settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None
-        )
-        url = await _database_url(stack, settings)
-        await migrate(url)
+        url = await _migrated_url(stack, settings)
         engine, upkeep = _engines(stack, url, settings.database_pool_size)
         cache = await _cache(stack, settings)
         limiter = RateLimiter(cache)
@@ -93,7 +89,7 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
         await chat.start()
         stack.push_async_callback(chat.close)
         stack.push_async_callback(chat.drain)
-        watcher = asyncio.create_task(watch(partial(_sample, [engine.pool, *([upkeep.pool] if upkeep else [])], chat)))
+        watcher = asyncio.create_task(watch(partial(_sample, {engine.pool, upkeep.pool}, chat)))
         stack.callback(watcher.cancel)
         yield Services(
             engine=engine,
@@ -105,6 +101,19 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
             api_config=settings,
             auth_config=settings,
         )
+
+
+def _directories(settings: Settings) -> None:
+    """What lies below ``DATA_DIR``, private, before anything else writes there."""
+    try:
+        make_directories(settings.data_dir)
+    except OSError as error:
+        raise ValueError(f"DATA_DIR: {settings.data_dir} cannot be used ({error.strerror})") from error
+
+
+def _signing_key(settings: Settings) -> str:
+    _directories(settings)
+    return load_or_create_secret(settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None)
 
 
 async def _tracing(stack: AsyncExitStack, settings: Settings) -> None:
@@ -128,7 +137,7 @@ def _engines(stack: AsyncExitStack, url: URL, connections: int) -> tuple[AsyncEn
     return engine, upkeep
 
 
-def _sample(pools: list[Pool], chat: ChatService) -> None:
+def _sample(pools: set[Pool], chat: ChatService) -> None:
     bounded = [pool for pool in pools if isinstance(pool, QueuePool)]
     POOL_CONNECTIONS.labels("in_use").set(sum(pool.checkedout() for pool in bounded))
     POOL_CONNECTIONS.labels("size").set(sum(pool.size() for pool in bounded))
@@ -252,11 +261,7 @@ async def prepare(settings: Settings, *, sample: bool) -> None:
 
     Raises ``ValueError`` with one line that names the setting that is wrong; else as :func:`services` does.
     """
-    try:
-        make_directories(settings.data_dir)
-    except OSError as error:
-        raise ValueError(f"DATA_DIR: {settings.data_dir} cannot be used ({error.strerror})") from error
-    load_or_create_secret(settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None)
+    _signing_key(settings)
     check_tracing(settings.otel_exporter_otlp_endpoint)
     async with AsyncExitStack() as stack:
         await _migrated_url(stack, settings)
@@ -296,8 +301,7 @@ async def account_removal(settings: Settings) -> AsyncGenerator[AccountRemoval]:
 
 
 async def _accounts(stack: AsyncExitStack, settings: Settings) -> tuple[AuthService, AsyncEngine]:
-    make_directories(settings.data_dir)
-    secret = load_or_create_secret(settings.data_dir, settings.jwt_secret_key, embedded=settings.database_url is None)
+    secret = _signing_key(settings)
     engine = create_engine(await _migrated_url(stack, settings), pool_size=settings.database_pool_size)
     stack.push_async_callback(engine.dispose)
     return create_auth_service(engine, settings, secret), engine
@@ -310,7 +314,7 @@ async def reindexing(settings: Settings) -> AsyncGenerator[Reindex]:
     Raises as :func:`services` does.
     """
     async with AsyncExitStack() as stack:
-        make_directories(settings.data_dir)
+        _directories(settings)
         engine = create_engine(await _migrated_url(stack, settings), pool_size=2)
         stack.push_async_callback(engine.dispose)
         embedder = await asyncio.to_thread(create_embedder, settings)
