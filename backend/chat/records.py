@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from backend.catalogue import Language
-from backend.schemas.chat import Citation, ErrorInfo, FinishReason, Flag, MessageInfo, MessageStatus, RunStatus, Usage
+from backend.schemas.chat import Citation, ErrorInfo, FinishReason, Flag, MessageInfo, RunStatus, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,3 @@ class MessagePage:
     version: int
     messages: list[StoredMessage]
     more: bool = False
-
-
-TERMINAL: frozenset[MessageStatus] = frozenset({"completed", "stopped", "failed", "interrupted"})

@@ -61,7 +61,7 @@ class Run:
                 if error.status not in _PASSING or (self.run_id is None and self.resumed == 0):
                     raise
             except (httpx.TransportError, StreamCut):
-                pass
+                pass  # taken up at the cursor below, until RESUME_SECONDS pass without progress
             except StreamUnreadable as error:
                 raise ServerUnreachable("the server's answer cannot be read; check its address") from error
             if time.monotonic() - progress > RESUME_SECONDS:

@@ -4,7 +4,6 @@ Field names are those that existing frontends of this kind read. The normalizers
 for ever: whatever an older or newer version wrote, what still makes sense is kept and the rest is dropped.
 """
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal, Protocol, get_type_hints
 
@@ -542,7 +541,6 @@ ChatEvent = (
     | DoneEvent
     | GapEvent
 )
-EventSink = Callable[[ChatEvent], None]
 
 
 def encode_event(event: ChatEvent) -> bytes:

@@ -77,9 +77,3 @@ async def transaction(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
         if is_unavailable(error):
             raise StorageUnavailable(retry_after=1) from error
         raise
-
-
-def constraint_of(error: DBAPIError) -> str | None:
-    """The name of the violated constraint of an ``IntegrityError``, or ``None``."""
-    cause = error.orig.__cause__ if error.orig is not None else None
-    return getattr(cause, "constraint_name", None)
