@@ -56,11 +56,15 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True)
 class RecalledChunk(StoredChunk):
-    """A live chunk that a query found. ``rank`` counts from 1; ``arms`` has its rank in each arm that found it."""
+    """A live chunk that a query found. ``rank`` counts from 1; ``arms`` has its rank in each arm that found it.
+
+    ``similarity`` is its cosine to the query, ``None`` when the dense arm did not find it.
+    """
 
     score: float
     rank: int
     arms: Mapping[Arm, int]
+    similarity: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +301,7 @@ def _recalled(chunk: StoredChunk, hit: IndexHit, rank: int) -> RecalledChunk:
         score=hit.score,
         rank=rank,
         arms=hit.arms,
+        similarity=hit.similarity,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from backend.rag.retrieve import Candidate, Piece
+from backend.rag.retrieve import Candidate, Piece, RetrievalArm
 
 TOP_LEVEL = 1
 
@@ -23,8 +23,8 @@ class Merged:
 async def auto_merge(found: Sequence[Candidate], level: int, threshold: int, fetch: FetchPieces) -> Merged:
     """``found`` (of ``level``) with parents in place of ``threshold`` or more of their children, level by level.
 
-    A parent takes rank and page of its best child and the highest score below it. A parent that ``fetch`` does not
-    give (its document is gone) replaces nothing. Deterministic; the result is sorted by rank.
+    A parent takes rank and page of its best child and the best score, similarity and arm ranks below it. A parent
+    that ``fetch`` does not give (its document is gone) replaces nothing. Deterministic; the result is sorted by rank.
     """
     current, replaced, steps = list(found), 0, 0
     for child_level in range(level, TOP_LEVEL, -1):
@@ -70,5 +70,16 @@ def _ancestor(candidate: Candidate, parents: Mapping[UUID, Piece]) -> UUID | Non
 
 def _parent(piece: Piece, children: Sequence[Candidate]) -> Candidate:
     best = min(children, key=lambda child: child.rank)
-    score = max(child.score for child in children)
-    return Candidate.of(piece, score=score, rank=best.rank, page_number=best.page_number)
+    similarities = [child.similarity for child in children if child.similarity is not None]
+    arms: dict[RetrievalArm, int] = {}
+    for child in children:
+        for arm, rank in child.arms.items():
+            arms[arm] = min(rank, arms.get(arm, rank))
+    return Candidate.of(
+        piece,
+        score=max(child.score for child in children),
+        rank=best.rank,
+        page_number=best.page_number,
+        similarity=max(similarities, default=None),
+        arms=arms,
+    )

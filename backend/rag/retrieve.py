@@ -1,11 +1,12 @@
 """Recall: the candidates for one question, as the library ranks them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self
 from uuid import UUID
 
 RetrievalMode = Literal["hybrid", "dense", "sparse"]
+RetrievalArm = Literal["dense", "sparse"]
 
 
 class Piece(Protocol):
@@ -36,12 +37,19 @@ class Piece(Protocol):
 
 
 class Hit(Piece, Protocol):
-    """A recalled chunk: ``score`` is the recall score, ``rank`` its place after fusion, from 1."""
+    """A recalled chunk: ``score`` is the recall score, ``rank`` its place after fusion, from 1.
+
+    ``arms`` has its rank in each arm that found it, ``similarity`` its cosine to the query when the dense one did.
+    """
 
     @property
     def score(self) -> float: ...
     @property
     def rank(self) -> int: ...
+    @property
+    def arms(self) -> Mapping[RetrievalArm, int]: ...
+    @property
+    def similarity(self) -> float | None: ...
 
 
 class Recalled(Protocol):
@@ -73,7 +81,8 @@ class Library(Protocol):
 class Candidate:
     """A chunk on its way to become evidence; after a merge ``page_number`` is that of its best leaf.
 
-    ``rerank_score`` is there once a reranker has judged it.
+    ``similarity`` and ``arms`` are as in :class:`Hit`, of a merged chunk the best below it; ``rerank_score`` is there
+    once a reranker has judged it.
     """
 
     chunk_id: UUID
@@ -88,10 +97,21 @@ class Candidate:
     root_id: UUID | None
     score: float
     rank: int
+    similarity: float | None = None
+    arms: Mapping[RetrievalArm, int] = field(default_factory=dict[RetrievalArm, int], hash=False)
     rerank_score: float | None = None
 
     @classmethod
-    def of(cls, piece: Piece, *, score: float, rank: int, page_number: int | None) -> Self:
+    def of(
+        cls,
+        piece: Piece,
+        *,
+        score: float,
+        rank: int,
+        page_number: int | None,
+        similarity: float | None,
+        arms: Mapping[RetrievalArm, int],
+    ) -> Self:
         """``piece`` as a candidate."""
         return cls(
             chunk_id=piece.chunk_id,
@@ -106,10 +126,22 @@ class Candidate:
             root_id=piece.root_id,
             score=score,
             rank=rank,
+            similarity=similarity,
+            arms=arms,
         )
 
 
 def candidates(hits: Sequence[Hit]) -> list[Candidate]:
     """The hits as candidates, by rank."""
-    made = [Candidate.of(hit, score=hit.score, rank=hit.rank, page_number=hit.page_number) for hit in hits]
+    made = [
+        Candidate.of(
+            hit,
+            score=hit.score,
+            rank=hit.rank,
+            page_number=hit.page_number,
+            similarity=hit.similarity,
+            arms=hit.arms,
+        )
+        for hit in hits
+    ]
     return sorted(made, key=lambda candidate: candidate.rank)

@@ -116,6 +116,14 @@ async def test_the_vector_arm_orders_by_angle_not_by_length(index: ChunkIndex) -
         assert await near(index, query) == [one.chunk_id for one in rows]
 
 
+async def test_a_hit_of_the_vector_arm_knows_its_cosine(index: ChunkIndex) -> None:
+    await index.add([row("x", [1, 0]), row("x", [0.8, 0.6]), row("x", [0, 1]), row("x", [-1, 0])])
+    for query in ([1.0, 0.0], [5.0, 0.0]):
+        found = await index.search(query, "", limit=10, user_id=BOB)
+        assert [hit.similarity for hit in found.hits] == pytest.approx([1, 0.8, 0, -1], abs=1e-6)
+    assert [hit.similarity for hit in (await index.search(None, "x", limit=1, user_id=BOB)).hits] == [None]
+
+
 async def test_rare_words_weigh_more_and_short_rows_come_first(index: ChunkIndex) -> None:
     common = [row(f"pump station number {n}", [1, 0]) for n in range(5)]
     rare = row("pump with a gasket", [1, 0])

@@ -31,6 +31,8 @@ class StoredPiece:
     ordinal: int = 0
     score: float = 0.0
     rank: int = 0
+    similarity: float | None = None
+    arms: dict[str, int] = field(default_factory=dict)
 
 
 def leaf(

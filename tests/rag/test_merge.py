@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from hypothesis import HealthCheck, given, settings
@@ -47,6 +48,17 @@ async def test_children_give_way_to_their_parent_at_the_place_of_the_best():
     assert (names(result.candidates), result.replaced, result.steps) == (["b3", "a", "c1"], 2, 1)
     parent = result.candidates[1]
     assert (parent.rank, parent.score, parent.page_number, parent.level) == (2, 1 / 62, 2, 2)
+
+
+async def test_a_parent_has_the_best_similarity_and_ranks_below_it():
+    found = [
+        replace(one, arms=arms, similarity=similarity)
+        for one, arms, similarity in zip(
+            leaves("a1", "a2"), ({"sparse": 1}, {"dense": 4, "sparse": 3}), (None, 0.8), strict=True
+        )
+    ]
+    parent = (await merged(found)).candidates[0]
+    assert (parent.text, parent.similarity, parent.arms) == ("a", 0.8, {"dense": 4, "sparse": 1})
 
 
 async def test_merging_goes_on_one_level_up_and_takes_stray_leaves_of_the_root_along():

@@ -36,12 +36,16 @@ class IndexRow:
 
 @dataclass(frozen=True, slots=True)
 class IndexHit:
-    """``score`` is the reciprocal rank sum, ``rank`` counts from 1; ``arms`` has the rank in each arm that found it."""
+    """``score`` is the reciprocal rank sum, ``rank`` counts from 1; ``arms`` has the rank in each arm that found it.
+
+    ``similarity`` is the cosine to the query, ``None`` when the dense arm did not find the chunk.
+    """
 
     chunk_id: UUID
     score: float
     rank: int
     arms: Mapping[Arm, int]
+    similarity: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +119,17 @@ class IndexRebuild(Protocol):
     async def aclose(self) -> None: ...
 
 
-async def ask(
-    arms: Mapping[Arm, Awaitable[list[UUID]]], failures: tuple[type[Exception], ...], limit: int
-) -> IndexHits:
+ArmHits = dict[UUID, float]
+"""What one arm found, best first, with the arm's own score: the cosine of the dense one, BM25 of the sparse one."""
+
+
+async def ask(arms: Mapping[Arm, Awaitable[ArmHits]], failures: tuple[type[Exception], ...], limit: int) -> IndexHits:
     """The fused answers of ``arms``; one that ends in ``failures`` is left out and logged.
 
     Raises :class:`StorageUnavailable` when arms were asked and none answered.
     """
     answers = await asyncio.gather(*arms.values(), return_exceptions=True)
-    ranked: dict[Arm, list[UUID]] = {}
+    ranked: dict[Arm, ArmHits] = {}
     for arm, answer in zip(arms, answers, strict=True):
         if not isinstance(answer, BaseException):
             ranked[arm] = answer
@@ -136,15 +142,16 @@ async def ask(
     return IndexHits(fuse(ranked, limit), next(iter(ranked)) if len(ranked) == 1 else "hybrid")
 
 
-def fuse(ranked: Mapping[Arm, Sequence[UUID]], limit: int) -> list[IndexHit]:
-    """Reciprocal rank fusion of the arms' lists (best first); equal scores are ordered by the better rank, then id."""
+def fuse(ranked: Mapping[Arm, ArmHits], limit: int) -> list[IndexHit]:
+    """Reciprocal rank fusion of what the arms found; equal scores are ordered by the better rank, then id."""
     arms: dict[UUID, dict[Arm, int]] = {}
     for arm, chunk_ids in ranked.items():
         for rank, chunk_id in enumerate(chunk_ids, start=1):
-            arms.setdefault(chunk_id, {}).setdefault(arm, rank)
+            arms.setdefault(chunk_id, {})[arm] = rank
     scored = [(sum(1 / (RRF_K + rank) for rank in ranks.values()), chunk_id) for chunk_id, ranks in arms.items()]
     scored.sort(key=lambda item: (-item[0], min(arms[item[1]].values()), item[1]))
+    similarities = ranked.get("dense", {})
     return [
-        IndexHit(chunk_id, score, rank, arms[chunk_id])
+        IndexHit(chunk_id, score, rank, arms[chunk_id], similarities.get(chunk_id))
         for rank, (score, chunk_id) in enumerate(scored[:limit], start=1)
     ]

@@ -19,7 +19,7 @@ from lancedb.query import MatchQuery
 from lancedb.table import AsyncTable
 
 from backend.errors import StorageUnavailable
-from backend.knowledge.index.base import ARM_DEPTH, Arm, IndexHits, IndexRow, ask
+from backend.knowledge.index.base import ARM_DEPTH, Arm, ArmHits, IndexHits, IndexRow, ask
 from backend.knowledge.index.lance_tables import (
     ANN_ROWS,
     FAILURES,
@@ -184,20 +184,21 @@ class LanceChunkIndex:
         # The only value in the filter is a UUID that is rendered here; nothing a user wrote can get into it.
         allowed = f"shared = true OR owner_id = '{UUID(str(user_id))}'"
         depth = max(limit, ARM_DEPTH)
-        asked: dict[Arm, Awaitable[list[UUID]]] = {}
+        asked: dict[Arm, Awaitable[ArmHits]] = {}
         if query_vector is not None:
             asked["dense"] = self._dense(list(query_vector), allowed, depth)
         if query_words:
             asked["sparse"] = self._sparse(query_words, allowed, depth)
         return await ask(asked, FAILURES, limit)
 
-    async def _dense(self, vector: list[float], allowed: str, depth: int) -> list[UUID]:
+    async def _dense(self, vector: list[float], allowed: str, depth: int) -> ArmHits:
         query = self._table.query().nearest_to(vector).distance_type("cosine")
-        return await _ids(query.where(allowed).limit(depth).select(["chunk_id", "_distance"]), SEARCH_SECONDS)
+        distances = await _scores(query.where(allowed).limit(depth), "_distance")
+        return {chunk_id: 1 - distance for chunk_id, distance in distances.items()}
 
-    async def _sparse(self, words: str, allowed: str, depth: int) -> list[UUID]:
+    async def _sparse(self, words: str, allowed: str, depth: int) -> ArmHits:
         query = self._table.query().nearest_to_text(MatchQuery(words, "words"))  # pyright: ignore[reportCallIssue]  # pydantic dataclass
-        return await _ids(query.where(allowed).limit(depth).select(["chunk_id", "_score"]), SEARCH_SECONDS)
+        return await _scores(query.where(allowed).limit(depth), "_score")
 
     async def versions(self) -> dict[UUID, int]:
         counts: Counter[str] = Counter()
@@ -212,7 +213,8 @@ class LanceChunkIndex:
         listed = ", ".join(f"'{UUID(str(chunk_id))}'" for chunk_id in chunk_ids)
         async with _bounded(SCAN_SECONDS):
             query = self._table.query().where(f"chunk_id IN ({listed})").select(["chunk_id"])
-            return set(chunk_ids) - set(await _ids(query, SCAN_SECONDS))
+            found: Any = await query.to_arrow()
+        return set(chunk_ids) - {UUID(value) for value in found.column("chunk_id").to_pylist()}
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
@@ -328,7 +330,11 @@ async def _bounded(seconds: float) -> AsyncGenerator[None]:
         raise StorageUnavailable(retry_after=1) from error
 
 
-async def _ids(query: Any, seconds: float) -> list[UUID]:
-    async with asyncio.timeout(seconds):
-        table: Any = await query.to_arrow()
-    return [UUID(value) for value in table.column("chunk_id").to_pylist()]
+async def _scores(query: Any, column: str) -> ArmHits:
+    """What ``query`` finds, in its order, with the value of ``column``; a leaf that is there twice counts once."""
+    async with asyncio.timeout(SEARCH_SECONDS):
+        table: Any = await query.select(["chunk_id", column]).to_arrow()
+    found: ArmHits = {}
+    for value, score in zip(table.column("chunk_id").to_pylist(), table.column(column).to_pylist(), strict=True):
+        found.setdefault(UUID(value), score)
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-from backend.knowledge.index.base import ARM_DEPTH, Arm, IndexHits, IndexRow, ask
+from backend.knowledge.index.base import ARM_DEPTH, Arm, ArmHits, IndexHits, IndexRow, ask
 
 BM25_K1, BM25_B = 1.2, 0.75
 
@@ -46,19 +46,20 @@ class MemoryChunkIndex:
     ) -> IndexHits:
         allowed = [row for row in self._rows.values() if row.shared or row.owner_id == user_id]
         depth = max(limit, ARM_DEPTH)
-        asked: dict[Arm, Awaitable[list[UUID]]] = {}
+        asked: dict[Arm, Awaitable[ArmHits]] = {}
         if query_vector is not None:
             asked["dense"] = self._dense(query_vector, allowed, depth)
         if query_words:
             asked["sparse"] = self._sparse(query_words, allowed, depth)
         return await ask(asked, (ValueError,), limit)
 
-    async def _dense(self, vector: Sequence[float], allowed: list[IndexRow], depth: int) -> list[UUID]:
+    async def _dense(self, vector: Sequence[float], allowed: list[IndexRow], depth: int) -> ArmHits:
         if len(vector) != self._dimensions:
             raise ValueError("the vector has another length than those of the index")
-        return _best({row.chunk_id: _product(vector, row.vector) for row in allowed}, depth)
+        length = math.hypot(*vector) or 1.0
+        return _best({row.chunk_id: _product(vector, row.vector) / length for row in allowed}, depth)
 
-    async def _sparse(self, words: str, allowed: list[IndexRow], depth: int) -> list[UUID]:
+    async def _sparse(self, words: str, allowed: list[IndexRow], depth: int) -> ArmHits:
         """BM25 over the allowed rows."""
         counts = {row.chunk_id: Counter(row.words.split()) for row in allowed}
         average = sum(count.total() for count in counts.values()) / max(1, len(counts))
@@ -112,5 +113,6 @@ def _product(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
 
 
-def _best(scores: dict[UUID, float], depth: int) -> list[UUID]:
-    return sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))[:depth]
+def _best(scores: dict[UUID, float], depth: int) -> ArmHits:
+    best = sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))[:depth]
+    return {chunk_id: scores[chunk_id] for chunk_id in best}

@@ -36,15 +36,16 @@ async def open_at(path: Path, dimensions: int = 2, embedder: str = "test") -> La
 
 def test_fusion_adds_reciprocal_ranks() -> None:
     a, b, c = (UUID(int=n) for n in (1, 2, 3))
-    hits = fuse({"dense": [a, b], "sparse": [b, c]}, 10)
+    hits = fuse({"dense": {a: 0.9, b: 0.8}, "sparse": {b: 7.0, c: 5.0}}, 10)
     assert [(hit.chunk_id, hit.rank, dict(hit.arms)) for hit in hits] == [
         (b, 1, {"dense": 2, "sparse": 1}),
         (a, 2, {"dense": 1}),
         (c, 3, {"sparse": 2}),
     ]
+    assert [hit.similarity for hit in hits] == [0.8, 0.9, None]
     assert [hit.score for hit in hits] == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62])
-    assert [hit.chunk_id for hit in fuse({"dense": [c], "sparse": [a]}, 10)] == [a, c]
-    assert len(fuse({"dense": [a, b, c]}, 2)) == 2
+    assert [hit.chunk_id for hit in fuse({"dense": {c: 0.9}, "sparse": {a: 7.0}}, 10)] == [a, c]
+    assert len(fuse({"dense": {a: 0.9, b: 0.8, c: 0.7}}, 2)) == 2
 
 
 async def test_j03_others_private_rows_are_filtered_before_ranking(data_dir: Path) -> None:
