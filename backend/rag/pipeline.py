@@ -14,8 +14,9 @@ from backend.infra.rerank import NoReranker, Reranker
 from backend.rag.config import RagConfig
 from backend.rag.merge import Merged, auto_merge
 from backend.rag.rerank import rerank
+from backend.rag.resume import HitlResume
 from backend.rag.retrieve import Candidate, Library, candidates
-from backend.schemas.chat import Emit
+from backend.schemas.chat import Emit, HitlResumeState
 from backend.tracing import stage
 
 
@@ -30,11 +31,13 @@ class RagRequest:
 
 @dataclass(frozen=True, slots=True)
 class RagResult:
-    """``chunks`` in the order of ``trace["retrieved_chunks"]``; empty when nothing was found."""
+    """``chunks`` in the order of ``trace["retrieved_chunks"]``; empty when nothing was found. ``hitl`` is set when the
+    user has to be asked back: what to go on with then."""
 
     chunks: list[Candidate]
     trace: dict[str, Any]
     has_documents: bool
+    hitl: HitlResumeState | None = None
 
 
 def _merge_trace(existing: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -59,8 +62,13 @@ class RetrievalPipeline:
         self._reranker: Reranker = reranker or NoReranker()
         self._graph = self._compile()
 
-    async def run(self, query: str, user_id: UUID, language: Language, emit: Emit) -> RagResult:
-        """The evidence for ``query`` and the trace of how it was found. Storage and embedding errors pass through."""
+    async def run(
+        self, query: str, user_id: UUID, language: Language, emit: Emit, *, resume: HitlResume | None = None
+    ) -> RagResult:
+        """The evidence for ``query`` and the trace of how it was found. Storage and embedding errors pass through.
+
+        With ``resume`` it goes on with an answered question back, whose refined question ``query`` is.
+        """
         state = await self._graph.ainvoke(  # pyright: ignore[reportUnknownMemberType]  # a bare Command in its overloads
             {"query": query, "trace": {"query": query}}, context=RagRequest(user_id, language, emit)
         )
