@@ -173,24 +173,25 @@ class KnowledgeBase:
 
     # --- recall -------------------------------------------------------------------------------------------------
 
-    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> Recall:
+    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3, *, mode: Mode = "hybrid") -> Recall:
         """At most ``limit`` live chunks of ``level`` that match ``query``, best first.
 
         Only chunks of documents that are shared or the user's own, of the version that answers now. A query
         without a word that says anything (stop words, punctuation, emoji) finds nothing. When the embedder
         fails the words answer alone (``mode`` ``sparse``). Above level 3 a chunk stands for its best leaf, whose
-        page it reports.
+        page it reports. ``mode`` asks one arm alone, which serves measurements.
         """
         query = clean_text(query)[:MAX_QUERY_CHARS]
         words = analyze_query(query)
         if not words:
             return Recall([], "hybrid")
-        vector = await self._query_vector(query)
+        vector = None if mode == "sparse" else await self._query_vector(query)
         asked = limit * 2 + 10  # the index may hold rows that are not live any more, or not yet
         while True:
             with stage("search"):
-                found = await self._index.search(vector, words, limit=asked, user_id=user_id)
-            hits = await self._live(user_id, found.hits, level)
+                found = await self._index.search(vector, "" if mode == "dense" else words, limit=asked, user_id=user_id)
+            with stage("load"):
+                hits = await self._live(user_id, found.hits, level)
             if len(hits) >= limit or len(found.hits) < asked or asked > limit * 32:
                 return Recall(hits[:limit], found.mode)
             asked *= 4
