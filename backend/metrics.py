@@ -102,6 +102,11 @@ def counted_upload() -> Generator[None]:
         UPLOADS.labels(result).inc()
 
 
+def stage_seconds(name: str) -> float:
+    """What this process has spent in a stage so far."""
+    return _registry.get_sample_value("citewire_stage_seconds_sum", {"stage": name}) or 0.0
+
+
 async def watch(sample: Callable[[], None]) -> None:
     """Measure the loop's lag and call ``sample`` (which sets gauges) every ``SAMPLE_SECONDS``, until cancelled."""
     loop = asyncio.get_running_loop()
