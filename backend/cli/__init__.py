@@ -9,6 +9,7 @@ import typer
 from backend.cli.ask import ask
 from backend.cli.chat import chat
 from backend.cli.doctor import doctor
+from backend.cli.eval import evaluation
 from backend.cli.ingest import ingest
 from backend.cli.login import login
 from backend.cli.output import complain
@@ -17,7 +18,7 @@ from backend.cli.serve import serve
 from backend.cli.trace import trace
 from backend.cli.user import user
 
-HELP = "Ask your documents. The server side: serve, doctor, reindex, user; all other commands talk to a server."
+HELP = "Ask your documents. The server side: serve, doctor, reindex, user, eval; all other commands talk to a server."
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EPIPE}
 """A full disk, a spent quota, a terminal that is gone."""
@@ -31,6 +32,7 @@ app.command()(chat)
 app.command()(trace)
 app.command()(doctor)
 app.command()(reindex)
+app.add_typer(evaluation, name="eval")
 app.add_typer(user, name="user")
 
 
