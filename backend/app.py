@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import Pool, QueuePool
 
 from backend import __version__
+from backend.agents.middlewares.budget import PromptLimits
 from backend.agents.tools.weather import build_weather, build_weather_tool
 from backend.api.deps import Services
 from backend.api.router import api_router, install
@@ -36,7 +37,7 @@ from backend.infra.embedded.valkey import embedded_valkey
 from backend.infra.embedding import Embedder, create_embedder
 from backend.infra.files import make_directories
 from backend.infra.llm.extractive import ExtractiveChatModel
-from backend.infra.llm.models import build_models
+from backend.infra.llm.models import ChatModels, build_models
 from backend.infra.periodic import every
 from backend.infra.rate_limit import RateLimiter
 from backend.knowledge.index.base import ChunkIndex
@@ -75,7 +76,8 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
         cache = await _cache(stack, settings)
         limiter = RateLimiter(cache)
         knowledge, count_tokens = await _knowledge(stack, settings, engine)
-        runtime = await _runtime(stack, settings, knowledge)
+        models = _models(stack, settings)
+        runtime = await _runtime(stack, settings, models, knowledge, count_tokens)
         chat = ChatService(
             engine,
             cache,
@@ -84,6 +86,7 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
             settings,
             chat_rate_per_minute=settings.chat_rate_per_minute,
             count_tokens=count_tokens,
+            note_model=None if models.extractive else models.fast,
             upkeep=upkeep,
         )
         await chat.start()
@@ -191,15 +194,32 @@ async def _end(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-async def _runtime(stack: AsyncExitStack, settings: Settings, knowledge: KnowledgeBase) -> AgentRuntime:
+def _models(stack: AsyncExitStack, settings: Settings) -> ChatModels:
     models = build_models(settings, ExtractiveChatModel(answer_rule=answer_from_passages))
     stack.push_async_callback(models.aclose)
+    return models
+
+
+async def _runtime(
+    stack: AsyncExitStack,
+    settings: Settings,
+    models: ChatModels,
+    knowledge: KnowledgeBase,
+    count_tokens: Callable[[str], int],
+) -> AgentRuntime:
+    limits = PromptLimits(settings.prompt_max_tokens, settings.answer_max_tokens, count_tokens)
     http = await stack.enter_async_context(httpx.AsyncClient())
     weather = build_weather_tool(build_weather(settings, http), settings.weather_timeout_seconds)
     reranker = build_reranker(settings)
     stack.push_async_callback(reranker.aclose)
-    pipeline = RetrievalPipeline(knowledge, settings, reranker)
-    return AgentRuntime(models.main, pipeline, [weather], max_model_calls=settings.llm_max_calls_per_turn)
+    pipeline = RetrievalPipeline(knowledge, settings, reranker, fast=models.fast, grade=models.grade)
+    return AgentRuntime(
+        models.main,
+        pipeline,
+        [weather],
+        max_model_calls=settings.llm_max_calls_per_turn,
+        limits=None if models.extractive else limits,
+    )
 
 
 @asynccontextmanager

@@ -58,16 +58,41 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "step_selected": ("Passages selected: {count}", "选用片段：{count}"),
     "step_nothing_found": ("Nothing found in the documents", "文档中没有找到相关内容"),
+    "step_split": ("Split into sub-questions: {count}", "拆分为子问题：{count}"),
+    "step_plan_failed": (
+        "How to look this up could not be planned; it is looked up as one question",
+        "未能规划检索方式，按单个问题检索",
+    ),
+    "step_graded_sufficient": ("The passages answer the question", "片段足以回答该问题"),
+    "step_graded_partial": ("The passages answer a part of the question", "片段只能回答该问题的一部分"),
+    "step_graded_none": ("The passages do not answer the question", "片段无法回答该问题"),
+    "step_grade_failed": (
+        "The passages could not be checked; they are used as they are",
+        "未能核对片段，直接使用",
+    ),
+    "step_rewritten": ("Searching once more with other words", "换一种说法再次检索"),
+    "step_rewrite_failed": (
+        "No better wording could be made; what was found stays",
+        "未能改写问题，沿用已有结果",
+    ),
+    "step_synthesized": ("Passages of all sub-questions put together: {count}", "汇总各子问题的片段：{count}"),
+    "step_resumed": ("Going on with your answer", "根据您的补充继续检索"),
+    "step_asking": ("Asking you back", "需要您进一步确认"),
     "step_no_documents": ("There are no documents yet", "尚未上传任何文档"),
     # what was done
     "document_ready": ("The document can be asked about.", "文档已可供提问。"),
     "document_deleted": ("The document was deleted.", "文档已删除。"),
+    "hitl_dismissed": ("The question waits no longer.", "已不再等待该问题的回答。"),
     "session_deleted": ("The conversation was deleted.", "会话已删除。"),
     # answers that no model writes
     "limit_reached": (
         "I had to stop here: this question needed more steps than one turn may take. Please ask a narrower question.",
         "本轮已达到步骤上限，只能到此为止。请把问题缩小一些再试。",
     ),
+    "hitl_clarify": ("What exactly do you mean?", "请问您具体指的是什么？"),
+    "hitl_clarify_slots": ("Please tell me more precisely: {slots}", "请补充以下信息：{slots}"),
+    "hitl_scope_select": ("Which of these do you mean?", "您指的是以下哪一项？"),
+    "hitl_options": ("You can choose:", "可选项："),
     "extractive_lead": ("The documents say:", "文档中的相关内容："),
     "extractive_nothing_found": (
         "I found nothing in the documents that answers this. I answer from the documents only.",

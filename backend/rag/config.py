@@ -20,7 +20,8 @@ class RagConfig(BaseModel):
     """How many pieces of evidence are looked for, merged and kept. An empty value counts as absent.
 
     Without ``rerank_base_url`` nothing is reranked; passages below ``rerank_min_score`` (on the service's own scale)
-    are left out.
+    are left out. A model step that has not decided within ``decision_timeout_seconds``, a second try included, falls to
+    its default (docs/retrieval.md).
     """
 
     retrieval_top_k: int = Field(default=8, ge=1, le=50)
@@ -29,6 +30,7 @@ class RagConfig(BaseModel):
     auto_merge_enabled: bool = True
     auto_merge_threshold: int = Field(default=2, ge=2, le=100)
     leaf_retrieve_level: int = Field(default=3, ge=1, le=3)
+    decision_timeout_seconds: float = Field(default=20, gt=0, le=300)
     rerank_base_url: str | None = None
     rerank_api_key: SecretStr | None = None
     rerank_model: str | None = None

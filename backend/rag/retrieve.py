@@ -1,12 +1,15 @@
 """Recall: the candidates for one question, as the library ranks them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, Self
 from uuid import UUID
 
 RetrievalMode = Literal["hybrid", "dense", "sparse"]
 RetrievalArm = Literal["dense", "sparse"]
+
+RRF_K = 60
+"""How slowly the weight of a rank falls when two recalls are fused."""
 
 
 class Piece(Protocol):
@@ -82,7 +85,7 @@ class Candidate:
     """A chunk on its way to become evidence; after a merge ``page_number`` is that of its best leaf.
 
     ``similarity`` and ``arms`` are as in :class:`Hit`, of a merged chunk the best below it; ``rerank_score`` is there
-    once a reranker has judged it.
+    once a reranker has judged it, ``for_question`` when a sub-question found it.
     """
 
     chunk_id: UUID
@@ -100,6 +103,7 @@ class Candidate:
     similarity: float | None = None
     arms: Mapping[RetrievalArm, int] = field(default_factory=dict[RetrievalArm, int], hash=False)
     rerank_score: float | None = None
+    for_question: str | None = None
 
     @classmethod
     def of(
@@ -145,3 +149,34 @@ def candidates(hits: Sequence[Hit]) -> list[Candidate]:
         for hit in hits
     ]
     return sorted(made, key=lambda candidate: candidate.rank)
+
+
+def fuse(earlier: Sequence[Candidate], later: Sequence[Candidate]) -> list[Candidate]:
+    """Both lists as one by reciprocal ranks; ``later`` as it is when there is nothing earlier.
+
+    A chunk of both keeps its best score, similarity and place in each arm.
+    """
+    if not earlier:
+        return list(later)
+    known: dict[UUID, Candidate] = {}
+    weights: dict[UUID, float] = {}
+    for one in (*later, *earlier):
+        known[one.chunk_id] = _best_of(known[one.chunk_id], one) if one.chunk_id in known else one
+        weights[one.chunk_id] = weights.get(one.chunk_id, 0.0) + 1 / (RRF_K + one.rank)
+    ordered = sorted(known.values(), key=lambda one: -weights[one.chunk_id])
+    return [replace(one, rank=rank) for rank, one in enumerate(ordered, start=1)]
+
+
+def _best_of(one: Candidate, other: Candidate) -> Candidate:
+    similarities = [value for value in (one.similarity, other.similarity) if value is not None]
+    arms = dict(one.arms)
+    for arm, rank in other.arms.items():
+        arms[arm] = min(rank, arms.get(arm, rank))
+    return replace(one, score=max(one.score, other.score), similarity=max(similarities, default=None), arms=arms)
+
+
+def in_files(found: Sequence[Candidate], names: Sequence[str]) -> list[Candidate]:
+    """Those of files that ``names`` name, in any case of letters; all of them when that leaves none."""
+    wanted = {name.strip().casefold() for name in names}
+    chosen = [one for one in found if one.filename.casefold() in wanted]
+    return chosen or list(found)

@@ -18,11 +18,9 @@ from backend.errors import ProviderError
 from backend.infra.config import ModelConfig
 from backend.infra.llm.extractive import ExtractiveChatModel
 from backend.infra.llm.openai import openai_model
-from backend.rag.config import RagConfig
-from backend.rag.pipeline import RetrievalPipeline
 from backend.rag.rules import answer_from_passages
 from backend.schemas.chat import ChatEvent, RagStepEvent
-from tests.rag.library import MemoryLibrary, leaf
+from tests.rag.library import MemoryLibrary, leaf, pipeline
 from tests.support.fake_llm import FakeLLM, Reply, Request, status, text, tool_call
 
 FOUND = [
@@ -71,8 +69,7 @@ def take(seen: Seen, message: AIMessage) -> None:
 
 
 def runtime(model: BaseChatModel, library: MemoryLibrary | None = None, max_calls: int = 12) -> AgentRuntime:
-    pipeline = RetrievalPipeline(library or MemoryLibrary(FOUND), RagConfig())
-    return AgentRuntime(model, pipeline, [], max_model_calls=max_calls)
+    return AgentRuntime(model, pipeline(library or MemoryLibrary(FOUND)), [], max_model_calls=max_calls)
 
 
 def extractive() -> ExtractiveChatModel:

@@ -10,6 +10,7 @@ from uuid import UUID
 import orjson
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from backend.agents.middlewares.budget import PromptLimits
 from backend.auth.repository import AccountRepository
 from backend.chat.config import ChatConfig
 from backend.chat.runtime import AgentRuntime
@@ -18,15 +19,18 @@ from backend.infra.cache import Cache, create_redis
 from backend.infra.config import ModelConfig
 from backend.infra.llm.openai import openai_model
 from backend.infra.rate_limit import RateLimiter
-from backend.rag.config import RagConfig
-from backend.rag.pipeline import RetrievalPipeline
 from backend.schemas.auth import Principal
 from backend.schemas.chat import ChatRequest
-from tests.rag.library import MemoryLibrary, leaf
+from tests.rag.library import MemoryLibrary, leaf, pipeline
 from tests.support.fake_llm import FakeLLM
 from tests.support.seen import Seen
 
 WARRANTY = leaf("w", text="The warranty lasts 24 months.", page_number=17, filename="pump.pdf")
+
+
+def count_tokens(text: str) -> int:
+    """A tokenizer of a kind that knows no Chinese."""
+    return len(text) // 4 + 1
 
 
 def no_redis() -> Cache:
@@ -48,20 +52,22 @@ async def worker(
     library: MemoryLibrary | None = None,
     drain: bool = True,
     upkeep: AsyncEngine | None = None,
+    limits: PromptLimits | None = None,
+    notes: bool = False,
     **config: Any,
 ) -> AsyncIterator[ChatService]:
     """A started worker. ``drain=False``: it is left as a killed one would leave it."""
     model = openai_model(ModelConfig(llm_base_url=llm.base_url, llm_model="fake"), model="fake")
-    pipeline = RetrievalPipeline(library or MemoryLibrary([WARRANTY]), RagConfig())
     cache = no_redis()
     service = ChatService(
         engine,
         cache,
         RateLimiter(cache),
-        AgentRuntime(model, pipeline, [], max_model_calls=4),
+        AgentRuntime(model, pipeline(library or MemoryLibrary([WARRANTY])), [], max_model_calls=4, limits=limits),
         ChatConfig(**config),
         chat_rate_per_minute=0,
-        count_tokens=lambda value: len(value) // 4 + 1,
+        count_tokens=count_tokens,
+        note_model=model if notes else None,
         upkeep=upkeep,
     )
     await service.start()

@@ -3,6 +3,14 @@
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid5
 
+from langchain_core.language_models import BaseChatModel
+
+from backend.infra.llm.extractive import ExtractiveChatModel
+from backend.infra.rerank import Reranker
+from backend.rag.config import RagConfig
+from backend.rag.pipeline import RetrievalPipeline
+from backend.rag.retrieve import Library
+
 NAMESPACE = UUID("00000000-0000-0000-0000-0000000000aa")
 
 
@@ -76,3 +84,22 @@ class MemoryLibrary:
 
     async def has_documents(self, user_id: UUID) -> bool:
         return self.documents
+
+
+def undecided() -> ExtractiveChatModel:
+    """A model without rules for decisions: each step of retrieval takes its default."""
+    return ExtractiveChatModel(answer_rule=lambda question, passages: "")
+
+
+def pipeline(
+    library: Library,
+    config: RagConfig | None = None,
+    reranker: Reranker | None = None,
+    *,
+    fast: BaseChatModel | None = None,
+    grade: BaseChatModel | None = None,
+) -> RetrievalPipeline:
+    """A pipeline whose models decide nothing unless given."""
+    return RetrievalPipeline(
+        library, config or RagConfig(), reranker, fast=fast or undecided(), grade=grade or undecided()
+    )

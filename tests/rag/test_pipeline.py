@@ -4,9 +4,9 @@ from uuid import uuid4
 import pytest
 
 from backend.rag.config import RagConfig
-from backend.rag.pipeline import RagResult, RetrievalPipeline
+from backend.rag.pipeline import RagResult
 from backend.schemas.chat import normalize_rag_trace
-from tests.rag.library import MemoryLibrary, identify, leaf
+from tests.rag.library import MemoryLibrary, identify, leaf, pipeline
 
 USER = uuid4()
 SECTION = leaf("section a", level=2, page_number=1, text="A whole section.")
@@ -32,8 +32,8 @@ class Steps:
 
 
 async def run(library: MemoryLibrary, steps: Steps | None = None, language="en", **settings) -> RagResult:
-    pipeline = RetrievalPipeline(library, RagConfig(**settings))
-    return await pipeline.run("the {0} question", USER, language, steps or Steps())
+    made = pipeline(library, RagConfig(**settings))
+    return await made.run("the {0} question", USER, language, steps or Steps())
 
 
 async def test_trace_tells_what_each_stage_did():
@@ -45,6 +45,9 @@ async def test_trace_tells_what_each_stage_did():
     assert result.trace == {
         "query": "the {0} question",
         "retrieval_stage": "initial",
+        "complexity": "simple",
+        "complexity_reason": "a plain question, by rule",
+        "sub_questions": [],
         "retrieval_mode": "hybrid",
         "retrieval_pipeline": "recall_merge",
         "candidate_k": 6,
@@ -64,9 +67,10 @@ async def test_trace_tells_what_each_stage_did():
         "candidate_count": 3,
         "post_rerank_count": 2,
         "post_threshold_count": 2,
+        "evidence_reason": "not graded: no_rule",
         "retrieval_empty": False,
         "route": "answer",
-        "retrieval_status": "answerable",
+        "retrieval_status": "partial",
     }
     assert [item["chunk_id"] for item in initial] == [str(identify(name)) for name in ("b1", "a1", "a2", "c1")]
     assert not any("text" in item for item in initial)

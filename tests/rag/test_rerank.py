@@ -10,10 +10,10 @@ from pydantic import SecretStr, ValidationError
 from backend.chat.citations import build_citations
 from backend.infra.rerank import HttpReranker, NoReranker
 from backend.rag.config import RagConfig
-from backend.rag.pipeline import RagResult, RetrievalPipeline
+from backend.rag.pipeline import RagResult
 from backend.rag.rerank import build_reranker
 from backend.schemas.chat import normalize_rag_trace
-from tests.rag.library import MemoryLibrary, leaf
+from tests.rag.library import MemoryLibrary, leaf, pipeline
 from tests.support.fake_rerank import FakeReranker
 
 KEY = "sk-canary-0123456789"
@@ -38,8 +38,7 @@ async def run(service: FakeReranker, steps: Steps | None = None, language="en", 
     reranker = build_reranker(config)
     library = MemoryLibrary([leaf(name) for name in "abcd"])
     try:
-        pipeline = RetrievalPipeline(library, config, reranker)
-        result = await pipeline.run("the question", uuid4(), language, steps or Steps())
+        result = await pipeline(library, config, reranker).run("the question", uuid4(), language, steps or Steps())
     finally:
         await reranker.aclose()
     assert normalize_rag_trace(result.trace) == result.trace
@@ -161,7 +160,7 @@ async def test_nothing_recalled_is_not_sent(service: FakeReranker) -> None:
     config = RagConfig(rerank_base_url=service.base_url)
     reranker = build_reranker(config)
     steps = Steps()
-    result = await RetrievalPipeline(MemoryLibrary(), config, reranker).run("q", uuid4(), "en", steps)
+    result = await pipeline(MemoryLibrary(), config, reranker).run("q", uuid4(), "en", steps)
     await reranker.aclose()
     assert service.requests == []
     assert (result.trace["rerank_applied"], "rerank_error" in result.trace) == (False, False)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tests.support.fake_llm_checks import embedding, violations_of
-from tests.support.fake_llm_rag import rag_reply
+from tests.support.fake_llm_rag import Decision, decided, decision_of, decision_reply, rag_reply
 from tests.support.fake_llm_replies import (
     Action,
     Reply,
@@ -46,6 +46,7 @@ __all__ = [
     "Request",
     "chunks",
     "close_after",
+    "decided",
     "hang_after",
     "json_reply",
     "raw",
@@ -76,6 +77,7 @@ class FakeLLM:
 
     def __post_init__(self) -> None:
         self._scripts: defaultdict[str | None, deque[Reply]] = defaultdict(deque)
+        self._decisions: defaultdict[Decision, deque[Reply]] = defaultdict(deque)
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
         self._arrived = asyncio.Event()
@@ -86,7 +88,15 @@ class FakeLLM:
 
     @property
     def chats(self) -> list[Request]:
-        """The chat completion requests so far."""
+        """The chat completion requests so far, without those for decisions of retrieval."""
+        return [request for request in self._completions if decision_of(request) is None]
+
+    def decisions(self, decision: Decision) -> list[Request]:
+        """The requests for that decision so far."""
+        return [request for request in self._completions if decision_of(request) == decision]
+
+    @property
+    def _completions(self) -> list[Request]:
         return [request for request in self.requests if request.path.endswith("/chat/completions")]
 
     async def wait_for_chats(self, count: int, timeout: float = 30.0) -> None:
@@ -99,6 +109,10 @@ class FakeLLM:
     def script(self, *responses: Reply, model: str | None = None) -> None:
         """Queues answers for the next chat requests, one each; with ``model`` only for requests to that model."""
         self._scripts[model].extend(responses)
+
+    def decide(self, decision: Decision, *replies: Reply) -> None:
+        """Queues answers for the next requests for that decision; scripts and ``default`` do not answer these."""
+        self._decisions[decision].extend(replies)
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -126,6 +140,9 @@ class FakeLLM:
             return json_reply(embedding(request.body))
         if not request.path.endswith("/chat/completions"):
             return status(404, {"error": {"message": "no such route", "type": "invalid_request_error"}})
+        if (decision := decision_of(request)) is not None:
+            queue = self._decisions[decision]
+            return queue.popleft() if queue else decision_reply(decision, request)
         for queue in (self._scripts[request.body.get("model")], self._scripts[None]):
             if queue:
                 return queue.popleft()

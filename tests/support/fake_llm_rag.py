@@ -1,11 +1,37 @@
 """FakeLLM without a script: a retrieval model that searches first and then quotes the first chunk."""
 
+import json
 import re
-from typing import Any
+from typing import Any, Literal
 
+from backend.rag.prompts import GRADE_RULES, PLAN_RULES, REWRITE_RULES
 from tests.support.fake_llm_replies import Reply, Request, text, tool_call
 
 KNOWLEDGE_TOOL = "search_knowledge_base"
+
+Decision = Literal["plan", "grade", "rewrite"]
+_RULES: dict[str, Decision] = {PLAN_RULES: "plan", GRADE_RULES: "grade", REWRITE_RULES: "rewrite"}
+
+
+def decision_of(request: Request) -> Decision | None:
+    """Which decision of retrieval is asked for; None for any other request."""
+    messages = (request.body or {}).get("messages") or []
+    return _RULES.get(_plain(messages[0].get("content"))) if messages else None
+
+
+def decided(**fields: Any) -> Reply:
+    """A decision as a model returns it."""
+    return text(json.dumps(fields, ensure_ascii=False))
+
+
+def decision_reply(decision: Decision, request: Request) -> Reply:
+    """What a contented model decides: one question, good passages, a more general question."""
+    if decision == "plan":
+        return decided(complexity="simple", reason="one fact", sub_questions=[])
+    if decision == "grade":
+        return decided(relevance="strong", answerability="sufficient", ambiguity="none", route="answer", confidence=0.9)
+    question = json.loads(_plain(request.messages[-1]["content"]))["question"]
+    return decided(method="step_back", text=f"In general: {question}")
 
 
 def rag_reply(request: Request, *, delay: float = 0.0, tokens: int | None = None) -> Reply:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -72,11 +72,14 @@ class ExtractiveChatModel(BaseChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """The rule for ``schema`` as a model. Raises ``NotImplementedError`` without one: the caller has a default."""
         rule = self.schema_rules.get(cast("type[BaseModel]", schema)) if isinstance(schema, type) else None
-        if rule is None or include_raw:
+        if rule is None:
             raise NotImplementedError("the extractive model has no rule for this schema")
 
-        async def decide(value: LanguageModelInput) -> BaseModel:
-            return await asyncio.to_thread(rule, self._convert_input(value).to_messages())
+        async def decide(value: LanguageModelInput) -> BaseModel | dict[str, Any]:
+            made = await asyncio.to_thread(rule, self._convert_input(value).to_messages())
+            if not include_raw:
+                return made
+            return {"raw": AIMessage(made.model_dump_json()), "parsed": made, "parsing_error": None}
 
         return RunnableLambda(decide)
 

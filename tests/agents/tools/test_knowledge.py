@@ -2,14 +2,12 @@ import pytest
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from backend.agents.tools.knowledge import build_knowledge_tool
-from backend.rag.config import RagConfig
-from backend.rag.pipeline import RetrievalPipeline
 from tests.agents.tools.running import call, context
-from tests.rag.library import MemoryLibrary, leaf
+from tests.rag.library import MemoryLibrary, leaf, pipeline
 
 
 def build(library: MemoryLibrary):
-    return build_knowledge_tool(RetrievalPipeline(library, RagConfig()))
+    return build_knowledge_tool(pipeline(library))
 
 
 FOUND = [leaf("b", text="Beta.", page_number=9, filename="b.pdf"), leaf("a", text="Alpha.", page_number=None)]
