@@ -79,6 +79,8 @@ class FakeLLM:
         self._scripts: defaultdict[str | None, deque[Reply]] = defaultdict(deque)
         self._decisions: defaultdict[Decision, deque[Reply]] = defaultdict(deque)
         self._connections: set[_Connection] = set()
+        self.accepted = 0
+        """How many connections were opened so far."""
         self._server: asyncio.Server | None = None
         self._arrived = asyncio.Event()
 
@@ -168,6 +170,7 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._owner._connections.add(self)
+        self._owner.accepted += 1
         self._task = asyncio.get_running_loop().create_task(self._serve(transport))
 
     def data_received(self, data: bytes) -> None:

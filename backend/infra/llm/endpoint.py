@@ -8,7 +8,7 @@ request once more on the event loop.
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -33,6 +33,8 @@ from backend.text import clean_json
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
+READ_OUT_SECONDS = 0.1
+"""How long the end of a body may take after the answer is whole; usually it is there already."""
 
 _log = structlog.get_logger("llm")
 
@@ -92,6 +94,7 @@ class Endpoint:
             async with aclosing(_pieces(response, clock)) as pieces:
                 async for event in _decode(response, pieces):
                     if event.data == b"[DONE]":
+                        await _read_out(pieces, clock)
                         return
                     yield self._parse(event)
             raise protocol_error()
@@ -183,6 +186,13 @@ async def _pieces(response: httpx.Response, clock: Clock) -> AsyncGenerator[byte
         if received > MAX_ANSWER_BYTES:
             raise protocol_error(retryable=False)
         yield piece
+
+
+async def _read_out(pieces: AsyncIterator[bytes], clock: Clock) -> None:
+    """Read the end of the body, so that the connection can be used again; one that does not end is closed."""
+    clock.hurry(READ_OUT_SECONDS)
+    with suppress(ProviderError):
+        await anext(pieces, b"")
 
 
 async def _decode(response: httpx.Response, pieces: AsyncIterator[bytes]) -> AsyncIterator[Event]:

@@ -46,6 +46,13 @@ async def test_text_is_streamed_and_usage_and_finish_reason_come_with_the_end(ll
     assert outcome.message.response_metadata["model_name"] == "fake"
 
 
+async def test_calls_one_after_the_other_share_a_connection(llm: FakeLLM, model: OpenAIModel):
+    llm.script(text("one"), tool_call("search_knowledge_base", {"query": "q"}), text("three"))
+    for _ in range(3):
+        await run(model)
+    assert llm.accepted == 1
+
+
 async def test_request_is_a_chat_completion_with_usage_and_a_limit(llm: FakeLLM, make_model: MakeModel):
     llm.script(text("ok"))
     await make_model(answer_max_tokens=77).ainvoke([SystemMessage("Be short."), HumanMessage("q \u2028 é")])
