@@ -5,19 +5,20 @@ from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
-from sqlalchemy import Row, delete, exists, func, or_, select, update
+from sqlalchemy import Row, bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from backend.errors import NameTaken
 from backend.infra.database.base import Id
-from backend.infra.database.engine import transaction
+from backend.infra.database.engine import reading, transaction
 from backend.infra.database.tables import ChatSession, Document, User
 from backend.schemas.auth import Role
 
 _REGISTER_LOCK = 0x0C17E_A07
 """Key of the advisory lock under which accounts are made, so that exactly one of them is the first."""
 _COLUMNS = (User.id, User.username, User.role, User.token_version, User.disabled, User.password_hash)
+_BY_ID = select(*_COLUMNS).where(User.id == bindparam("id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ class AccountRepository:
 
     async def by_username(self, username: str) -> Account | None:
         """The account with this normalized name."""
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             row = (await connection.execute(select(*_COLUMNS).where(User.username == username))).one_or_none()
         return None if row is None else _account(row)
 
     async def by_id(self, user_id: UUID) -> Account | None:
         """The account with this id; one read on the primary key."""
-        async with transaction(self._engine) as connection:
-            row = (await connection.execute(select(*_COLUMNS).where(User.id == user_id))).one_or_none()
+        async with reading(self._engine) as connection:
+            row = (await connection.execute(_BY_ID, {"id": user_id})).one_or_none()
         return None if row is None else _account(row)
 
     async def set_password(self, user_id: UUID, password_hash: str, *, old_hash: str) -> Account | None:
@@ -119,7 +120,7 @@ class AccountRepository:
     async def count_admins(self) -> int:
         """Administrators who can sign in."""
         query = select(func.count()).where(User.role == "admin", User.disabled.is_(False))
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             return (await connection.execute(query)).scalar_one()
 
 

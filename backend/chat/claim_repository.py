@@ -5,7 +5,19 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, case, func, insert, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    String,
+    Uuid,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -31,11 +43,21 @@ class ClaimedSession:
     active: int
 
 
-def _running(*columns: Any) -> Any:
-    """Of running runs; the literal lets a prepared statement use the partial indexes."""
-    return select(*columns).where(Run.status == literal_column("'running'")).correlate(ChatSession)
-
-
+_RUNNING = literal_column("'running'", String)
+"""A literal, so that a prepared statement can use the partial indexes."""
+_BUSY: ColumnElement[UUID] = (
+    select(Run.id)
+    .where(Run.session_row_id == literal_column("chat_sessions.id", Uuid), Run.status == _RUNNING)  # the row's own
+    .scalar_subquery()
+    .label("busy")
+)
+_ACTIVE: ColumnElement[int] = (
+    select(func.count())
+    .select_from(Run)
+    .where(Run.user_id == bindparam("user"), Run.status == _RUNNING)
+    .scalar_subquery()
+    .label("active")
+)
 _UPSERT = upsert(ChatSession).values(
     user_id=bindparam("user"),
     session_id=bindparam("session"),
@@ -59,10 +81,10 @@ _CLAIM = _UPSERT.on_conflict_do_update(
     ChatSession.version,
     ChatSession.last_seq,
     ChatSession.meta,
-    literal_column("coalesce(old.version, 0)").label("previous_version"),
-    literal_column("old.title is null").label("titled"),
-    _running(Run.id).where(Run.session_row_id == ChatSession.id).scalar_subquery().label("busy"),
-    _running(func.count()).select_from(Run).where(Run.user_id == bindparam("user")).scalar_subquery().label("active"),
+    literal_column("coalesce(old.version, 0)", BigInteger).label("previous_version"),
+    literal_column("old.title is null", Boolean).label("titled"),
+    _BUSY,
+    _ACTIVE,
 )
 """``old`` is the row before (PostgreSQL 18), all null for a new one."""
 
@@ -86,7 +108,7 @@ _RUN = (
 
 
 def _message(name: str, seq: Any, kind: str, content: Any, status: str) -> dict[str, Any]:
-    place = {"session_row_id": bindparam("row"), "run_id": bindparam("run"), "seq": seq}
+    place: dict[str, Any] = {"session_row_id": bindparam("row"), "run_id": bindparam("run"), "seq": seq}
     return {**place, "id": bindparam(name), "type": kind, "content": content, "status": status}
 
 
@@ -107,7 +129,7 @@ async def claim_session(connection: AsyncConnection, claim: TurnClaim) -> Claime
     """The session of ``claim``, created if new, with room for its two messages. The caller holds the user's lock, so
     that what is said of running runs stays true until the commit."""
     values = {"user": claim.user_id, "session": claim.session_id, "title": claim.title}
-    row = (await connection.execute(_CLAIM, values)).one()
+    row: Any = (await connection.execute(_CLAIM, values)).one()
     return ClaimedSession(
         row.id,
         row.version,

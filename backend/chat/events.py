@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend.chat import run_repository
-from backend.chat.records import EventBatch
+from backend.chat.records import EventBatch, RunRef
 from backend.errors import StorageUnavailable
 from backend.infra.database.engine import transaction
 from backend.log import get_logger
@@ -29,6 +29,7 @@ class RunLog:
     """The events of a run that this worker owns. ``events[i]`` has ``seq`` i + 1."""
 
     run_id: UUID
+    user_id: UUID
     events: list[bytes] = field(default_factory=list[bytes])
     stored: int = 0
     """How many events, from the first on, are in ``run_events``."""
@@ -103,10 +104,10 @@ class EventHub:
         self.memory_log = memory_log
         """Off: subscribers always read the table, as those of another worker do."""
 
-    def open(self, run_id: UUID) -> RunLog:
+    def open(self, ref: RunRef) -> RunLog:
         """A new log for a run that this worker has claimed."""
-        log = RunLog(run_id)
-        self._logs[run_id] = log
+        log = RunLog(ref.run_id, ref.user_id)
+        self._logs[ref.run_id] = log
         return log
 
     def get(self, run_id: UUID) -> RunLog | None:

@@ -17,7 +17,7 @@ from backend.chat.records import EventBatch, RunRow
 from backend.chat.storage import ConversationStorage
 from backend.chat.tail import numbered, stored_end, tail_events
 from backend.errors import NotFound
-from backend.infra.database.engine import transaction
+from backend.infra.database.engine import reading
 from backend.metrics import DROPPED_SUBSCRIBERS, SUBSCRIBERS
 from backend.schemas.chat import GapEvent, encode_event
 
@@ -61,13 +61,12 @@ class Subscriptions:
         Raises :class:`NotFound` when the run is not the user's, :class:`StreamCut` when the reader falls behind
         a running run by more than ``max_behind`` events, or when this worker could not store the end.
         """
-        run = await self._storage.run(user_id, run_id)
-        if run is None:
+        log = self._hub.get(run_id)
+        if log is not None and log.user_id != user_id:
             raise NotFound
         self.count += 1
         SUBSCRIBERS.inc()
         try:
-            log = self._hub.get(run_id)
             cursor = after
             # A log that was cut lacks its end; the table has it as soon as somebody could store it.
             if log is not None and self._hub.memory_log and not log.cut:
@@ -78,7 +77,7 @@ class Subscriptions:
                     raise StreamCut
                 if self._hub.get(run_id) is log:
                     return
-            async for events in self._from_table(run, cursor):
+            async for events in self._from_table(user_id, run_id, cursor):
                 yield events
         finally:
             self.count -= 1
@@ -104,14 +103,16 @@ class Subscriptions:
                 caught_up = True
                 await log.wait(WAIT_SECONDS)
 
-    async def _from_table(self, run: RunRow, after: int) -> AsyncGenerator[list[LoggedEvent]]:
+    async def _from_table(self, user_id: UUID, run_id: UUID, after: int) -> AsyncGenerator[list[LoggedEvent]]:
         cursor = after
         known = cursor == 0
+        if await self._storage.run(user_id, run_id) is None:
+            raise NotFound
         while True:
-            current = await self._storage.run(run.ref.user_id, run.ref.run_id)
+            current = await self._storage.run(user_id, run_id)
             if current is None:  # the session was deleted meanwhile
                 return
-            batches = await self._read(run.ref.run_id, cursor)
+            batches = await self._read(run_id, cursor)
             known = known or any(batch.first_seq <= cursor <= batch.last_seq for batch in batches)
             fresh = _above(batches, cursor)
             if fresh and known:
@@ -124,10 +125,10 @@ class Subscriptions:
             elif current.status != "running":
                 return
             else:
-                await self._wait(run.ref.run_id)
+                await self._wait(run_id)
 
     async def _read(self, run_id: UUID, cursor: int) -> list[EventBatch]:
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             return await run_repository.read_events(connection, run_id, max(cursor - 1, 0), READ_BATCHES)
 
     async def _wait(self, run_id: UUID) -> None:

@@ -43,7 +43,7 @@ def write(log: RunLog, *contents: str) -> None:
 
 
 async def test_events_are_numbered_from_one_and_one_line_each():
-    log = RunLog(uuid4())
+    log = RunLog(uuid4(), uuid4())
     write(log, "a\nb", "\u2028", 'data: {"type": "done"}\n\n')
     assert [orjson.loads(event)["seq"] for event in log.events] == [1, 2, 3]
     assert all(len(event.decode().splitlines()) == 1 for event in log.events)
@@ -59,7 +59,7 @@ def test_a_line_separator_of_unicode_is_escaped():
 async def test_what_is_new_is_flushed_for_all_runs_and_only_once(engine: AsyncEngine):
     user = await new_user(engine)
     hub = EventHub(engine, worker_id="w")
-    one, two = [hub.open((await claimed(engine, user, name)).run_id) for name in ("one", "two")]
+    one, two = [hub.open(await claimed(engine, user, name)) for name in ("one", "two")]
     write(one, "a", "b")
     write(two, "x")
     await hub.flush()
@@ -74,7 +74,7 @@ async def test_a_worker_that_lost_the_run_adds_nothing(engine: AsyncEngine):
     user = await new_user(engine)
     ref = await claimed(engine, user, worker_id="another")
     hub = EventHub(engine, worker_id="w")
-    write(hub.open(ref.run_id), "stolen")
+    write(hub.open(ref), "stolen")
     await hub.flush()
     assert await stored(engine, ref.run_id) == []
 
@@ -82,7 +82,7 @@ async def test_a_worker_that_lost_the_run_adds_nothing(engine: AsyncEngine):
 async def test_a_sealed_log_is_left_to_the_last_transaction(engine: AsyncEngine):
     user = await new_user(engine)
     hub = EventHub(engine, worker_id="w")
-    log = hub.open((await claimed(engine, user)).run_id)
+    log = hub.open(await claimed(engine, user))
     write(log, "a")
     await hub.flush()
     write(log, "b")
@@ -98,7 +98,7 @@ async def test_a_commit_whose_answer_is_lost_is_written_again(database_url: URL,
     async with postgres_proxy(database_url) as (proxy, url):
         broken = create_engine(url, pool_size=2)
         hub = EventHub(broken, worker_id="w")
-        log = hub.open((await claimed(engine, user)).run_id)
+        log = hub.open(await claimed(engine, user))
         write(log, "a")
         proxy.on_bytes(b"COMMIT", "cut_reply")
         with pytest.raises(StorageUnavailable):
@@ -113,7 +113,7 @@ async def test_a_commit_whose_answer_is_lost_is_written_again(database_url: URL,
 async def test_a_flush_that_is_refused_once_does_not_end_the_flushing(engine: AsyncEngine):
     user = await new_user(engine)
     hub = EventHub(engine, worker_id="w")
-    log = hub.open((await claimed(engine, user)).run_id)
+    log = hub.open(await claimed(engine, user))
     async with transaction(engine) as connection:
         await connection.execute(text("alter table run_events rename to run_events_away"))
     write(log, "a")
@@ -130,7 +130,7 @@ async def test_a_flush_that_is_refused_once_does_not_end_the_flushing(engine: As
 
 
 async def test_waiting_ends_with_the_next_event():
-    log = RunLog(uuid4())
+    log = RunLog(uuid4(), uuid4())
     waiting = asyncio.create_task(log.wait(60))
     await asyncio.sleep(0)
     write(log, "a")
