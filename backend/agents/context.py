@@ -19,6 +19,15 @@ class AgentContext(Protocol):
     @property
     def language(self) -> Language: ...
 
+    @property
+    def note(self) -> str:
+        """What was noted of the turns that no prompt holds any more; empty: nothing."""
+        ...
+
+    def passages_shown(self, count: int) -> None:
+        """The model sees the first ``count`` of the retrieved passages: no other number can be cited."""
+        ...
+
     def emit_rag_step(
         self, icon: str, label: str, detail: str = "", *, group: str | None = None, group_label: str | None = None
     ) -> None:

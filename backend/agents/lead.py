@@ -9,7 +9,9 @@ from langchain_core.tools import BaseTool
 from langgraph.graph.state import CompiledStateGraph
 
 from backend.agents.context import AgentContext
+from backend.agents.middlewares.budget import PromptBudget
 from backend.agents.middlewares.finish import CallLimit
+from backend.agents.middlewares.note import ConversationNote
 from backend.agents.thread_state import ThreadState
 
 LeadAgent = CompiledStateGraph[Any, Any, Any, Any]
@@ -19,14 +21,19 @@ _STEPS_PER_CALL = 8
 
 
 def build_lead_agent(
-    model: BaseChatModel, tools: Sequence[BaseTool], *, system_prompt: str, max_model_calls: int
+    model: BaseChatModel,
+    tools: Sequence[BaseTool],
+    *,
+    system_prompt: str,
+    max_model_calls: int,
+    budget: PromptBudget | None = None,
 ) -> LeadAgent:
     """The compiled agent. It holds nothing of a turn: the turn's ``AgentContext`` is passed to each run."""
     return create_agent(
         model,
         list(tools),
         system_prompt=system_prompt,
-        middleware=[CallLimit(max_model_calls)],
+        middleware=[CallLimit(max_model_calls), ConversationNote(), *([] if budget is None else [budget])],
         state_schema=ThreadState,
         context_schema=AgentContext,  # pyright: ignore[reportArgumentType]  # any object serves at run time
     )

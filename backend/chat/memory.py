@@ -1,18 +1,28 @@
 """The part of a conversation that a model is shown: the last whole turns that fit."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
+from backend.agents.middlewares.budget import MESSAGE_TOKENS
 from backend.chat.citations import without_numbers
-from backend.schemas.chat import MessageInfo
 
-MESSAGE_TOKENS = 8
-"""What a message costs besides its text."""
+
+class Said(Protocol):
+    """A message of a history."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def content(self) -> str: ...
+
+
+M = TypeVar("M", bound=Said)
 
 
 def prompt_messages(
-    history: Sequence[MessageInfo], question: str, *, budget: int, count_tokens: Callable[[str], int]
+    history: Sequence[Said], question: str, *, budget: int, count_tokens: Callable[[str], int]
 ) -> list[BaseMessage]:
     """Earlier turns, oldest first, and the question last, within ``budget`` tokens.
 
@@ -20,25 +30,34 @@ def prompt_messages(
     left out. Old citation numbers are removed: they name the chunks of another run. The question is always there.
     """
     left = budget - count_tokens(question) - MESSAGE_TOKENS
-    taken: list[BaseMessage] = []
+    shown = [
+        message
+        for human, answer in shown_turns(history, budget=left, count_tokens=count_tokens)
+        for message in (HumanMessage(content=human.content), AIMessage(content=without_numbers(answer.content)))
+    ]
+    return [*shown, HumanMessage(content=question)]
+
+
+def shown_turns(history: Sequence[M], *, budget: int, count_tokens: Callable[[str], int]) -> list[tuple[M, M]]:
+    """The last turns of ``history`` that fit into ``budget`` tokens, question and answer each, oldest first."""
+    taken: list[tuple[M, M]] = []
     for human, answer in reversed(_turns(history)):
-        answer = without_numbers(answer)
-        left -= count_tokens(human) + count_tokens(answer) + 2 * MESSAGE_TOKENS
-        if left < 0:
+        budget -= count_tokens(human.content) + count_tokens(without_numbers(answer.content)) + 2 * MESSAGE_TOKENS
+        if budget < 0:
             break
-        taken = [HumanMessage(content=human), AIMessage(content=answer), *taken]
-    return [*taken, HumanMessage(content=question)]
+        taken.append((human, answer))
+    return taken[::-1]
 
 
-def _turns(history: Sequence[MessageInfo]) -> list[tuple[str, str]]:
+def _turns(history: Sequence[M]) -> list[tuple[M, M]]:
     """Pairs of question and answer, ascending."""
-    turns: list[tuple[str, str]] = []
-    question: str | None = None
+    turns: list[tuple[M, M]] = []
+    question: M | None = None
     for message in history:
         if message.type == "human":
-            question = message.content
+            question = message
         elif message.type == "ai" and question is not None:
             if message.content.strip():
-                turns.append((question, message.content))
+                turns.append((question, message))
             question = None
     return turns

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import UUID
 
@@ -26,8 +26,8 @@ class StoredTrace:
 class ChatRequestContext:
     """State and event outlet of one turn. Every method may be called from any thread.
 
-    ``user_id``, ``session_id`` and ``language`` never change. ``output_queue`` is ``None`` for a turn that nobody
-    watches and after :meth:`close`.
+    ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs. ``output_queue`` is
+    ``None`` for a turn that nobody watches and after :meth:`close`.
     """
 
     def __init__(
@@ -48,6 +48,8 @@ class ChatRequestContext:
         self._active = True
         self._stored: StoredTrace | None = None
         self._knowledge_calls = 0
+        self._shown: int | None = None
+        self.note = ""
         self._started = self._last_step = time.monotonic()
 
     @classmethod
@@ -114,13 +116,29 @@ class ChatRequestContext:
     def take_rag_trace(self) -> StoredTrace | None:
         """Hands out what is kept and forgets it."""
         with self._lock:
-            stored, self._stored = self._stored, None
+            stored, self._stored = self._shown_evidence(), None
             return stored
 
     def peek_rag_trace(self) -> StoredTrace | None:
         """What is kept, left in place."""
         with self._lock:
-            return self._stored
+            return self._shown_evidence()
+
+    def passages_shown(self, count: int) -> None:
+        """The model sees the first ``count`` of the retrieved passages; the others are no evidence of this turn.
+
+        Of several calls the one that was shown most counts.
+        """
+        with self._lock:
+            self._shown = max(self._shown or 0, count)
+
+    def _shown_evidence(self) -> StoredTrace | None:
+        """What is kept, its evidence cut to what a model saw."""
+        stored, shown = self._stored, self._shown
+        if stored is None or stored.rag_trace is None or shown is None:
+            return stored
+        evidence = stored.rag_trace.get("retrieved_chunks", [])
+        return replace(stored, rag_trace={**stored.rag_trace, "retrieved_chunks": evidence[:shown]})
 
     def reset_knowledge_tool_budget(self) -> None:
         """Allows the knowledge tool once more."""

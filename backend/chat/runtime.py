@@ -10,6 +10,7 @@ from langchain_core.tools import BaseTool
 
 from backend.agents.context import AgentContext
 from backend.agents.lead import LeadAgent, build_lead_agent, recursion_limit
+from backend.agents.middlewares.budget import PromptBudget, PromptLimits
 from backend.agents.tools.knowledge import build_knowledge_tool
 from backend.chat.request_context import ChatRequestContext
 from backend.rag.pipeline import RetrievalPipeline
@@ -77,15 +78,37 @@ class AgentRuntime:
     """What all turns of a process share: one compiled agent over the main model, the knowledge tool and ``tools``."""
 
     def __init__(
-        self, model: BaseChatModel, pipeline: RetrievalPipeline, tools: list[BaseTool], *, max_model_calls: int
+        self,
+        model: BaseChatModel,
+        pipeline: RetrievalPipeline,
+        tools: list[BaseTool],
+        *,
+        max_model_calls: int,
+        limits: PromptLimits | None = None,
     ) -> None:
+        """``limits`` are those of the model's window; one without a window has none.
+
+        Raises ``ValueError``, naming the option, when nothing fits beside the rules and the answer.
+        """
+        all_tools = [build_knowledge_tool(pipeline), *tools]
+        self._budget = None if limits is None else PromptBudget(limits, SYSTEM_PROMPT, all_tools)
         self._agent = build_lead_agent(
             model,
-            [build_knowledge_tool(pipeline), *tools],
+            all_tools,
             system_prompt=SYSTEM_PROMPT,
             max_model_calls=max_model_calls,
+            budget=self._budget,
         )
         self._recursion_limit = recursion_limit(max_model_calls)
+
+    @property
+    def history_tokens(self) -> int | None:
+        """Tokens of question and earlier turns in a prompt; ``None``: the model has no window."""
+        return None if self._budget is None else self._budget.history_tokens
+
+    def accepts(self, question: str) -> bool:
+        """Whether a prompt with ``question`` has room for what is found. It may count tokens: not on the loop."""
+        return self._budget is None or self._budget.fits_as_question(question)
 
     def create_agent_for_request(self, ctx: ChatRequestContext) -> BoundAgent:
         """The agent bound to ``ctx``: its tools see this user, emit here and store their trace here."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import orjson
+from langchain_core.language_models import BaseChatModel
 from sqlalchemy.ext.asyncio import AsyncEngine
 from uuid_utils.compat import uuid7
 
@@ -15,6 +16,7 @@ from backend.catalogue import Language, say
 from backend.chat.config import ChatConfig
 from backend.chat.cursors import decode_seq, decode_session_key, encode_seq, encode_session_key
 from backend.chat.events import EventHub
+from backend.chat.notes import NoteKeeper
 from backend.chat.records import ClaimedTurn, RunRow, TurnClaim
 from backend.chat.runs import RunSupervisor
 from backend.chat.runtime import AgentRuntime
@@ -74,12 +76,16 @@ class ChatService:
         *,
         chat_rate_per_minute: int,
         count_tokens: Callable[[str], int],
+        note_model: BaseChatModel | None = None,
         upkeep: AsyncEngine | None = None,
     ) -> None:
-        """``upkeep`` has a connection that requests cannot take: without one a crowd that waits for connections also
+        """``note_model`` makes the running notes; without one there are none.
+
+        ``upkeep`` has a connection that requests cannot take: without one a crowd that waits for connections also
         keeps leases from being renewed, and every run of the worker is lost."""
         self.config = config
         self._rate_limiter = rate_limiter
+        self._runtime = runtime
         self._rate = chat_rate_per_minute
         self._worker_id = str(uuid7())
         self._draining = False
@@ -87,10 +93,18 @@ class ChatService:
         self._hub = EventHub(upkeep or engine, worker_id=self._worker_id, memory_log=config.event_memory_log)
         self._runs = RunSupervisor(upkeep or engine, self.storage, self._hub, config, worker_id=self._worker_id)
         self.subscriptions = Subscriptions(engine, self.storage, self._hub, max_behind=config.subscriber_max_events)
+        self._notes = NoteKeeper(
+            engine,
+            note_model,
+            messages=config.context_messages,
+            tokens=runtime.history_tokens or config.prompt_max_tokens,
+            count_tokens=count_tokens,
+        )
         self._runner = TurnRunner(
             self.storage,
             self._hub,
             runtime,
+            self._notes,
             config,
             count_tokens=count_tokens,
             lease_left=self._runs.lease_left,
@@ -105,9 +119,11 @@ class ChatService:
         """Take no more turns and end those that run, with their text."""
         self._draining = True
         await self._runs.drain()
+        await self._notes.close()
 
     async def close(self) -> None:
         """Stop the background work."""
+        await self._notes.close()
         await self._runs.close()
 
     @property
@@ -136,7 +152,8 @@ class ChatService:
         :class:`IdempotencyKeyMismatch`, :class:`IdempotencyConflict`, :class:`RateLimited`, :class:`RunActive`,
         :class:`StaleHitl`, :class:`TooManyRuns`, :class:`Draining`, :class:`StorageUnavailable`.
         """
-        if len(request.message) > self.config.max_message_chars:
+        too_long = len(request.message) > self.config.max_message_chars
+        if too_long or not await asyncio.to_thread(self._runtime.accepts, request.message):
             raise MessageTooLarge
         key = _one_key(key, request.client_message_id)
         claim = self._claim(user, request, language, key)

@@ -1,6 +1,6 @@
 """From what the agent yields to the text of an answer. Pure: no clock, no queue, no database."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -8,6 +8,7 @@ from langchain_core.messages.ai import UsageMetadata
 
 from backend.catalogue import Language, say
 from backend.chat.answer_filter import AnswerFilter
+from backend.chat.link_filter import LinkFilter
 from backend.schemas.chat import FinishReason, Flag, Usage
 from backend.text import clean_text
 
@@ -28,11 +29,13 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 class AnswerStream:
     """Collects one answer: feed it the agent's chunks, send the texts it gives, :meth:`flush` at the end.
 
-    ``valid_citation(n)`` tells whether the model was shown a chunk with that number in this run.
+    ``valid_citation(n)`` tells whether the model was shown a chunk with that number in this run; ``allowed_hosts`` are
+    those that an answer may link to.
     """
 
-    def __init__(self, valid_citation: Callable[[int], bool]) -> None:
+    def __init__(self, valid_citation: Callable[[int], bool], allowed_hosts: Collection[str] = ()) -> None:
         self._filter = AnswerFilter(valid_citation)
+        self._links = LinkFilter(allowed_hosts)
         self._pieces: list[str] = []
         self._call_id: str | None = None
         self._break_due = False
@@ -51,11 +54,11 @@ class AnswerStream:
         # What is held back belongs before the break: neither a citation nor a thought goes on in the next step.
         rest = self.flush() if message.id != self._call_id else ""
         self._note_call(message)
-        return rest + self._send(self._filter.feed(clean_text(str(message.text))))
+        return rest + self._send(self._links.feed(self._filter.feed(clean_text(str(message.text)))))
 
     def flush(self) -> str:
         """What was held back."""
-        return self._send(self._filter.flush())
+        return self._send(self._links.feed(self._filter.flush()) + self._links.flush())
 
     def closing(self, language: Language) -> str:
         """The rest of a whole answer: what was held back; a fixed text where the provider withheld everything."""

@@ -12,6 +12,7 @@ from backend.chat.citations import build_citations
 from backend.chat.config import ChatConfig
 from backend.chat.events import EventHub, RunLog
 from backend.chat.memory import prompt_messages
+from backend.chat.notes import NoteKeeper
 from backend.chat.records import EventBatch, RunRef, TurnEnd
 from backend.chat.request_context import ChatRequestContext
 from backend.chat.runtime import AgentRuntime
@@ -68,6 +69,7 @@ class TurnRunner:
         storage: ConversationStorage,
         hub: EventHub,
         runtime: AgentRuntime,
+        notes: NoteKeeper,
         config: ChatConfig,
         *,
         count_tokens: Callable[[str], int],
@@ -77,6 +79,7 @@ class TurnRunner:
         self._storage = storage
         self._hub = hub
         self._runtime = runtime
+        self._notes = notes
         self._config = config
         self._count_tokens = count_tokens
         self._lease_left = lease_left
@@ -87,7 +90,7 @@ class TurnRunner:
         ref = handle.ref
         with bind_run(str(ref.run_id), ref.session_id), stage("turn", run_id=str(ref.run_id)):
             ctx, queue, pump = _open_context(handle)
-            answer = AnswerStream(lambda number: 1 <= number <= _retrieved(ctx))
+            answer = AnswerStream(lambda number: 1 <= number <= _retrieved(ctx), self._config.allowed_link_hosts)
             try:
                 error = await self._produce(handle, ctx, queue, answer)
                 ctx.close()
@@ -96,6 +99,7 @@ class TurnRunner:
                 await self._finish(handle, _turn_end(handle, ctx, answer, error))
             finally:
                 handle.done.set()
+            self._notes.schedule(ref)
 
     async def _produce(
         self,
@@ -136,9 +140,10 @@ class TurnRunner:
                 prompt_messages,
                 history,
                 handle.message,
-                budget=self._config.prompt_max_tokens,
+                budget=self._runtime.history_tokens or self._config.prompt_max_tokens,
                 count_tokens=self._count_tokens,
             )
+            ctx.note = await self._notes.text(handle.ref)
         agent = self._runtime.create_agent_for_request(ctx)
         with stage("agent"):
             async for mode, chunk in agent.astream(messages):

@@ -25,6 +25,11 @@ class ChatModels:
     name: str
     fallback: BaseChatModel | None = None
 
+    @property
+    def extractive(self) -> bool:
+        """Whether there is no provider: nothing has a window, and nothing is spent."""
+        return self.name == EXTRACTIVE
+
     async def aclose(self) -> None:
         """Closes the connections to the provider. May be called twice."""
         if isinstance(self.main, OpenAIModel):
