@@ -94,6 +94,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "hitl_scope_select": ("Which of these do you mean?", "您指的是以下哪一项？"),
     "hitl_options": ("You can choose:", "可选项："),
     "extractive_lead": ("The documents say:", "文档中的相关内容："),
+    "extractive_part_not_found": ("I found nothing in the documents on this.", "文档中没有找到与此相关的内容。"),
     "extractive_nothing_found": (
         "I found nothing in the documents that answers this. I answer from the documents only.",
         "文档中没有找到可以回答该问题的内容。我只根据文档回答。",

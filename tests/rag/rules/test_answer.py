@@ -2,7 +2,8 @@ import pytest
 
 from backend.catalogue import say
 from backend.chat.answer_filter import AnswerFilter
-from backend.rag.rules import MAX_QUOTE_CHARS, answer_from_passages, best_sentences, question_language
+from backend.rag.rules.answer import MAX_QUOTE_CHARS, answer_from_passages, best_sentences
+from backend.rag.rules.question import question_language
 
 PASSAGES = [
     {"index": 1, "text": "Bananas are yellow. They grow in bunches."},

@@ -1,0 +1,130 @@
+"""What the extractive model answers: sentences of the passages, quoted."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.catalogue import say
+from backend.rag.rules.evidence import Question, Sentence, Source, could_answer, in_order, weigh
+from backend.rag.rules.question import AnswerKind, answer_kind, question_language
+
+MAX_QUOTES = 3
+MAX_QUOTE_CHARS = 500
+_FOLLOWING_SHARE = 0.4
+"""A further sentence is quoted when its score is at least this share of the best one's."""
+_ELSEWHERE_SHARE = 0.95
+"""The same for a sentence of another passage than the best."""
+_LEAST_SHARE = 0.12
+_NEAR_WEIGHT, _KIND_WEIGHT = 0.3, 0.15
+"""What a sentence gains from the words around it, and from holding a number where one is asked for."""
+_WRAPPED_HAN = re.compile(r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])[ \t]*\r?\n[ \t]*(?=[\u3400-\u9fff])")
+"""A line end inside Chinese text, which has no spaces."""
+_NUMBER = re.compile(r"\[\s*((?:\^|ID:\s?)?\d+(?:\s?[,，、]\s?\d+)*)\s*\]")
+_THINK_TAG = re.compile("<(/?think)>", re.IGNORECASE)
+_TICKS = re.compile("`+")
+
+
+def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | None) -> str:
+    """The sentences of ``passages`` that match ``question`` best, each quoted and followed by its ``[n]``.
+
+    Passages are ``{index, text, ...}``, best first; ``None`` means that nothing was looked up. Where they name the
+    part of the question that they were found for (``for_question``), each part is answered by itself. Says so when
+    nothing matches. Deterministic; nothing in it is made up.
+    """
+    language = question_language(question)
+    if passages is None:
+        return say("extractive_documents_only", language)
+    parts = _parts(question, passages)
+    answers = [(part, [_quotation(one) for one in best_sentences(part, found)]) for part, found in parts]
+    if not any(quotes for _, quotes in answers):
+        return say("extractive_nothing_found", language)
+    lead = say("extractive_lead", language)
+    if len(answers) == 1:
+        return "\n\n".join([lead, *answers[0][1]])
+    nothing = say("extractive_part_not_found", language)
+    return "\n\n".join([lead, *(line for part, quotes in answers for line in (f"**{part}**", *(quotes or [nothing])))])
+
+
+def _parts(question: str, passages: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """The questions to answer with the passages of each; passages of no part are of all."""
+    named = dict.fromkeys(str(item["for_question"]) for item in passages if item.get("for_question"))
+    return [(part, [item for item in passages if item.get("for_question") in (None, part)]) for part in named] or [
+        (question, list(passages))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSentence:
+    """A sentence of passage ``index``, exactly as it stands there. ``named``: the numbers of the question it holds."""
+
+    text: str
+    index: int
+    score: float
+    named: frozenset[str] = frozenset()
+
+
+def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list[ScoredSentence]:
+    """At most ``MAX_QUOTES`` sentences, best first; empty when none shares enough with ``question``.
+
+    They are of the passage that answers most likely; another one is quoted beside it only for a sentence that holds
+    the question as well as the best one.
+    """
+    wanted, weighed = weigh(question, [Source.read(item) for item in passages])
+    kind = answer_kind(question)
+    ranked: list[ScoredSentence] = []
+    for place, one in enumerate(in_order(weighed)):
+        index = int(passages[one.place]["index"])
+        scored = [_scored(sentence, index, wanted, kind) for sentence in one.sentences if _may_quote(sentence, wanted)]
+        least = 0.0 if not ranked else max(other.score for other in ranked) * _ELSEWHERE_SHARE
+        ranked += [sentence for sentence in scored if sentence.score >= least] if place == 0 or ranked else scored
+    return _select(ranked)
+
+
+def _may_quote(sentence: Sentence, wanted: Question) -> bool:
+    """A sentence that holds less answers something else; a heading answers nothing."""
+    return bool(sentence.held) and wanted.share(sentence.near) >= _LEAST_SHARE and not sentence.text.startswith("#")
+
+
+def _scored(sentence: Sentence, index: int, wanted: Question, kind: AnswerKind) -> ScoredSentence:
+    share = wanted.share(sentence.held) + _NEAR_WEIGHT * wanted.share(sentence.near)
+    bonus = _KIND_WEIGHT if kind in ("number", "time") and could_answer(kind, sentence, wanted) else 0.0
+    numbers = frozenset(term for term in sentence.held if any(char.isdigit() for char in term))
+    return ScoredSentence(sentence.text, index, share + bonus, numbers)
+
+
+def _select(scored: Sequence[ScoredSentence]) -> list[ScoredSentence]:
+    """The best sentence and those near it. Where it holds a number of the question, so must the others: a sentence
+    about pump 91 does not answer for pump 119."""
+    ranked = sorted(scored, key=lambda sentence: -sentence.score)
+    chosen: list[ScoredSentence] = []
+    for sentence in ranked:
+        if len(chosen) == MAX_QUOTES or sentence.score < ranked[0].score * _FOLLOWING_SHARE:
+            break
+        if ranked[0].named <= sentence.named and all(sentence.text != other.text for other in chosen):
+            chosen.append(sentence)
+    return chosen
+
+
+def _quotation(sentence: ScoredSentence) -> str:
+    return f"“{_quotable(sentence.text)}” [{sentence.index}]"
+
+
+def _quotable(sentence: str) -> str:
+    """One line of at most ``MAX_QUOTE_CHARS`` in which nothing steers the reader of the answer.
+
+    A bracketed number of the source would pass for a citation, a ``<think>`` tag would swallow what follows, and a
+    backtick that nothing closes would make the quotation's own number part of the code.
+    """
+    text = " ".join(_WRAPPED_HAN.sub("", sentence).split())
+    text = _THINK_TAG.sub(r"‹\1›", _NUMBER.sub(r"(\1)", text))
+    text = text if len(text) <= MAX_QUOTE_CHARS else text[: MAX_QUOTE_CHARS - 1].rstrip() + "…"
+    return text.replace("`", "'") if _opens_code(text) else text
+
+
+def _opens_code(text: str) -> bool:
+    """Whether code that begins in ``text`` is not closed there by a run of as many backticks."""
+    opened = ""
+    for ticks in _TICKS.findall(text):
+        opened = "" if ticks == opened else opened or ticks
+    return bool(opened)
