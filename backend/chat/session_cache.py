@@ -30,6 +30,7 @@ return 1
 """
 
 _WRITE_THROUGH = """
+redis.call('del', KEYS[2])
 local have = redis.call('hget', KEYS[1], 'version')
 if not have then return 0 end
 if have ~= ARGV[1] then
@@ -102,9 +103,13 @@ class SessionCache:
     async def write_through(
         self, user_id: UUID, session_id: str, previous: int, version: int, changed: list[StoredMessage]
     ) -> None:
-        """Bring a copy of version ``previous`` to ``version``; an older copy is buried, a newer one left alone."""
+        """Bring a copy of version ``previous`` to ``version``; an older copy is buried, a newer one left alone.
+
+        The list is forgotten in the same call; its version tells a copy that could not be dropped.
+        """
         args = [previous, version, _TTL, PAGE, *_pairs(changed)]
-        await self._cache.run_script(self._write_through, [messages_key(user_id, session_id)], args)
+        keys = [messages_key(user_id, session_id), sessions_key(user_id)]
+        await self._cache.run_script(self._write_through, keys, args)
 
     async def bury(self, user_id: UUID, session_id: str, version: int, list_version: int) -> bool:
         """Replace the copies of the session and of the list by tombstones of these versions. Whether Redis did so."""
