@@ -125,9 +125,10 @@ def _read(source: Source, content: set[str]) -> Iterator[Sentence]:
         words = terms(text)
         held = frozenset(content.intersection(words))
         if text.startswith("#") or (text.startswith("|") and not in_table):
-        before = frozenset[str]() if in_table else held
+            heading, above, before = text.strip("#| "), held, frozenset[str]()
         in_table = text.startswith("|")
         yield Sentence(text, heading, held, held | before | above | context, words)
+        before = frozenset[str]() if in_table else held
         before = frozenset[str]() if in_table else held
 
 
