@@ -20,7 +20,7 @@ from backend.evaluation.answers import AnswersReport, measure_answers, turns_of
 from backend.evaluation.dataset import Dataset, load_dataset
 from backend.evaluation.library import Library, throwaway
 from backend.evaluation.measures import check_measures
-from backend.evaluation.retrieval import PASSES, RetrievalReport, measure_retrieval
+from backend.evaluation.retrieval import PASSES, STAGES, RetrievalReport, measure_retrieval
 from backend.infra.embedded.errors import EmbeddedServiceError
 from backend.log import configure_logging
 from backend.settings import Settings, load_settings
@@ -118,14 +118,13 @@ def _print_json(report: BaseModel) -> None:
 
 
 def _print_retrieval(report: RetrievalReport) -> None:
-    table = Table("arm", "nDCG@10", "recall@5", "MRR", "ms", "of which", box=None, pad_edge=False)
-    for column in table.columns[1:5]:
+    table = Table("arm", "nDCG@10", "recall@5", "MRR", "ms", *STAGES, box=None, pad_edge=False)
+    for column in table.columns[1:]:
         column.justify = "right"
     for arm, found in report.arms.items():
-        stages = ", ".join(f"{name} {value:.1f}" for name, value in found.stages_ms.items())
-        values = (f"{found.ndcg:.3f}", f"{found.recall:.3f}", f"{found.mrr:.3f}", f"{found.ms:.1f}")
-        table.add_row(arm, *values, stages)
-    console.print(f"{report.questions} questions, {report.passages} passages\n")
+        stages = [f"{found.stages_ms[name]:.1f}" if name in found.stages_ms else "" for name in STAGES]
+        table.add_row(arm, f"{found.ndcg:.3f}", f"{found.recall:.3f}", f"{found.mrr:.3f}", f"{found.ms:.1f}", *stages)
+    console.print(f"questions: {report.questions}, passages: {report.passages}\n")
     console.print(table)
 
 
@@ -141,7 +140,7 @@ def _print_answers(report: AnswersReport) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, share in rows:
         table.add_row(name, "-" if share is None else f"{share:.1%}")
-    console.print(f"{report.questions} questions, {report.passages} passages\n")
+    console.print(f"questions: {report.questions}, passages: {report.passages}\n")
     console.print(table)
     for code, count in report.failed.items():
         complain(f"{count} turns failed: {code}")
