@@ -40,6 +40,11 @@ class AgentContext(Protocol):
         """Keeps how the evidence was found, for the message of this turn."""
         ...
 
+    @property
+    def asks_back(self) -> bool:
+        """Whether the trace was stored with a snapshot: the turn ends with a question to the user."""
+        ...
+
     def acquire_knowledge_tool_slot(self) -> bool:
         """True once a turn."""
         ...

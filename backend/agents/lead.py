@@ -10,7 +10,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from backend.agents.context import AgentContext
 from backend.agents.middlewares.budget import PromptBudget
-from backend.agents.middlewares.finish import CallLimit
+from backend.agents.middlewares.finish import AskBack, CallLimit
 from backend.agents.middlewares.note import ConversationNote
 from backend.agents.thread_state import ThreadState
 
@@ -33,7 +33,7 @@ def build_lead_agent(
         model,
         list(tools),
         system_prompt=system_prompt,
-        middleware=[CallLimit(max_model_calls), ConversationNote(), *([] if budget is None else [budget])],
+        middleware=[AskBack(), CallLimit(max_model_calls), ConversationNote(), *([] if budget is None else [budget])],
         state_schema=ThreadState,
         context_schema=AgentContext,  # pyright: ignore[reportArgumentType]  # any object serves at run time
     )

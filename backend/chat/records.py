@@ -6,7 +6,16 @@ from typing import Any
 from uuid import UUID
 
 from backend.catalogue import Language
-from backend.schemas.chat import Citation, ErrorInfo, FinishReason, Flag, MessageInfo, RunStatus, Usage
+from backend.schemas.chat import (
+    Citation,
+    ErrorInfo,
+    FinishReason,
+    Flag,
+    MessageInfo,
+    PendingHitlState,
+    RunStatus,
+    Usage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,8 @@ class ClaimedTurn:
     created: bool
     title: str | None = None
     """The title that this turn gave to its session; only the first turn gives one."""
+    answers: PendingHitlState | None = None
+    """The question back that was pending in the session: this turn answers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,8 @@ class TurnEnd:
     finish_reason: FinishReason | None = None
     flags: list[Flag] = field(default_factory=list[Flag])
     error: ErrorInfo | None = None
+    asks: PendingHitlState | None = None
+    """The question back that a completed turn ends with; it is pending from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,8 @@ class RunRow:
     finished_at: datetime | None
     lease_expired: bool
     """Nobody renewed it: a running run is without an owner."""
+    asks: PendingHitlState | None = None
+    """The question back that it ended with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +121,5 @@ class MessagePage:
     version: int
     messages: list[StoredMessage]
     more: bool = False
+    pending: PendingHitlState | None = None
+    """The question back that waits for an answer."""

@@ -7,11 +7,25 @@ from typing import Any, cast
 from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Row,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy import cast as cast_to
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.chat.records import RunRef, StoredMessage, TurnEnd
+from backend.chat.records import StoredMessage, TurnEnd
 from backend.infra.database.tables import ChatMessage, ChatSession, PurgeOutbox, User, session_version
 from backend.schemas.chat import Citation, FinishReason, Flag, MessageInfo, SessionInfo, Usage, normalize_rag_trace
 
@@ -29,6 +43,15 @@ class SessionRow:
     message_count: int
     last_seq: int
     title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHead:
+    """A session as its readers see it first."""
+
+    id: UUID
+    version: int
+    meta: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,40 +82,40 @@ async def list_version(connection: AsyncConnection, user_id: UUID) -> int:
     return (await connection.execute(query)).scalar() or 0
 
 
+_TOUCH = (
+    upsert(ChatSession)
+    .values(user_id=bindparam("user"), session_id=bindparam("session"))
+    .on_conflict_do_update(
+        index_elements=[ChatSession.user_id, ChatSession.session_id],
+        set_={"version": _next_version, "updated_at": func.clock_timestamp()},
+    )
+    .returning(
+        ChatSession.id,
+        ChatSession.version,
+        ChatSession.message_count,
+        ChatSession.last_seq,
+        ChatSession.title,
+        literal_column("coalesce(old.version, 0)", BigInteger).label("previous_version"),  # ``old``: the row before
+    )
+)
+
+
 async def touch_session(connection: AsyncConnection, user_id: UUID, session_id: str) -> SessionRow:
     """The session, created if new, locked, with a new version and ``updated_at``."""
-    before = (
-        await connection.execute(
-            select(ChatSession.version)
-            .where(ChatSession.user_id == user_id, ChatSession.session_id == session_id)
-            .with_for_update()
-        )
-    ).scalar()
-    statement = (
-        upsert(ChatSession)
-        .values(user_id=user_id, session_id=session_id)
-        .on_conflict_do_update(
-            index_elements=[ChatSession.user_id, ChatSession.session_id],
-            set_={"version": _next_version, "updated_at": func.clock_timestamp()},
-        )
-        .returning(
-            ChatSession.id, ChatSession.version, ChatSession.message_count, ChatSession.last_seq, ChatSession.title
-        )
-    )
-    row = (await connection.execute(statement)).one()
-    return SessionRow(row.id, row.version, before or 0, row.message_count, row.last_seq, row.title)
+    row = (await connection.execute(_TOUCH, {"user": user_id, "session": session_id})).one()
+    return SessionRow(row.id, row.version, row.previous_version, row.message_count, row.last_seq, row.title)
 
 
-async def session_versions(connection: AsyncConnection, user_id: UUID, session_id: str) -> tuple[UUID, int] | None:
-    """Row id and version of a session, or ``None`` when it was not used yet."""
+async def session_head(connection: AsyncConnection, user_id: UUID, session_id: str) -> SessionHead | None:
+    """What is read of a session before its messages, or ``None`` when it was not used yet."""
     row = (
         await connection.execute(
-            select(ChatSession.id, ChatSession.version).where(
+            select(ChatSession.id, ChatSession.version, ChatSession.meta).where(
                 ChatSession.user_id == user_id, ChatSession.session_id == session_id
             )
         )
     ).first()
-    return None if row is None else (row.id, row.version)
+    return None if row is None else SessionHead(row.id, row.version, row.metadata)
 
 
 async def session_meta(connection: AsyncConnection, user_id: UUID, session_id: str) -> dict[str, Any]:
@@ -101,17 +124,19 @@ async def session_meta(connection: AsyncConnection, user_id: UUID, session_id: s
     return (await connection.execute(query)).scalar() or {}
 
 
-async def append_turn_messages(connection: AsyncConnection, ref: RunRef, message: str, first_seq: int) -> None:
-    """The human message and the pending answer, ``first_seq`` and the one after."""
-    common = {"session_row_id": ref.session_row_id, "run_id": ref.run_id}
-    human = {**common, "id": ref.human_message_id, "seq": first_seq, "type": "human", "content": message}
-    answer = {**common, "id": ref.message_id, "seq": first_seq + 1, "type": "ai", "content": ""}
-    await connection.execute(insert(ChatMessage), [{**human, "status": "completed"}, {**answer, "status": "pending"}])
-
-
 async def update_session(connection: AsyncConnection, row_id: UUID, **values: Any) -> None:
     """Set columns of a session whose row is locked by this transaction."""
     await connection.execute(update(ChatSession).where(ChatSession.id == row_id).values(**values))
+
+
+async def merge_meta(connection: AsyncConnection, row_id: UUID, values: dict[str, Any]) -> None:
+    """Set keys of the metadata of a session whose row is locked by this transaction."""
+    await update_session(connection, row_id, meta=ChatSession.meta.op("||")(cast_to(values, JSONB)))
+
+
+async def drop_meta(connection: AsyncConnection, row_id: UUID, key: str) -> None:
+    """Remove a key of the metadata of a session whose row is locked by this transaction."""
+    await update_session(connection, row_id, meta=ChatSession.meta.op("-")(key))
 
 
 async def finish_message(connection: AsyncConnection, message_id: UUID, end: TurnEnd) -> None:

@@ -26,8 +26,8 @@ class StoredTrace:
 class ChatRequestContext:
     """State and event outlet of one turn. Every method may be called from any thread.
 
-    ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs. ``output_queue`` is
-    ``None`` for a turn that nobody watches and after :meth:`close`.
+    ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs.
+    ``output_queue`` is ``None`` for a turn that nobody watches and after :meth:`close`.
     """
 
     def __init__(
@@ -139,6 +139,12 @@ class ChatRequestContext:
             return stored
         evidence = stored.rag_trace.get("retrieved_chunks", [])
         return replace(stored, rag_trace={**stored.rag_trace, "retrieved_chunks": evidence[:shown]})
+
+    @property
+    def asks_back(self) -> bool:
+        """Whether a snapshot is kept: the turn ends with a question to the user."""
+        stored = self.peek_rag_trace()
+        return stored is not None and stored.hitl_resume_state is not None
 
     def reset_knowledge_tool_budget(self) -> None:
         """Allows the knowledge tool once more."""

@@ -1,14 +1,16 @@
 """SQL of runs and their events; each function runs inside the caller's transaction."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import Row, func, insert, select, text, update
+from sqlalchemy import Row, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.chat.records import EventBatch, RunRef, RunRow, TurnClaim, TurnEnd
+from backend.chat.hitl import pending_state
+from backend.chat.records import EventBatch, RunRef, RunRow, TurnEnd
 from backend.infra.database.tables import ChatSession, Run, RunEvents
 from backend.schemas.chat import ErrorInfo
 
@@ -23,6 +25,7 @@ _RUN_COLUMNS = (
     Run.language,
     Run.error,
     Run.finish_reason,
+    Run.asked_hitl,
     Run.last_seq,
     Run.created_at,
     Run.finished_at,
@@ -49,6 +52,7 @@ def _run(row: AnyRow) -> RunRow:
         row.created_at,
         row.finished_at,
         row.lease_expired,
+        pending_state(row.asked_hitl),
     )
 
 
@@ -74,30 +78,6 @@ async def active(connection: AsyncConnection, session_row_id: UUID) -> RunRow | 
     """The running run of a session."""
     row = (await connection.execute(_RUNS.where(Run.session_row_id == session_row_id, Run.status == "running"))).first()
     return None if row is None else _run(row)
-
-
-async def count_active(connection: AsyncConnection, user_id: UUID) -> int:
-    """How many runs of the user are running."""
-    query = select(func.count()).select_from(Run).where(Run.user_id == user_id, Run.status == "running")
-    return (await connection.execute(query)).scalar_one()
-
-
-async def create(connection: AsyncConnection, ref: RunRef, claim: TurnClaim) -> None:
-    """A running run with a fresh lease."""
-    await connection.execute(
-        insert(Run).values(
-            id=ref.run_id,
-            session_row_id=ref.session_row_id,
-            user_id=ref.user_id,
-            client_message_id=claim.client_message_id,
-            request_hash=claim.request_hash,
-            worker_id=claim.worker_id,
-            lease_expires_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, claim.lease_seconds),
-            human_message_id=ref.human_message_id,
-            message_id=ref.message_id,
-            language=claim.language,
-        )
-    )
 
 
 async def renew(
@@ -130,10 +110,28 @@ async def expired(connection: AsyncConnection, limit: int) -> list[RunRow]:
     return [_run(row) for row in await connection.execute(query.order_by(Run.lease_expires_at).limit(limit))]
 
 
+async def take_hitl(connection: AsyncConnection, run_id: UUID, pending: Any) -> None:
+    """Keep with a run the question that its turn answers, as the session's metadata held it."""
+    await connection.execute(update(Run).where(Run.id == run_id).values(taken_hitl=pending))
+
+
+async def forget_taken_hitl(connection: AsyncConnection, session_row_id: UUID) -> None:
+    """Let the running run of a session, if there is one, put no question back at its end."""
+    running = update(Run).where(Run.session_row_id == session_row_id, Run.status == "running")
+    await connection.execute(running.values(taken_hitl=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that has just become terminal, and the question that its turn was to answer."""
+
+    taken_hitl: Any
+
+
 async def finish(
     connection: AsyncConnection, run_id: UUID, end: TurnEnd, last_seq: int, *, worker_id: str | None
-) -> bool:
-    """Make a running run terminal. False when it is not running any more, or not this worker's.
+) -> Finished | None:
+    """Make a running run terminal. ``None`` when it is not running any more, or not this worker's.
 
     With ``worker_id=None`` (the reaper) the lease must have expired instead.
     """
@@ -145,12 +143,14 @@ async def finish(
             status=end.status,
             error=end.error.model_dump(mode="json") if end.error else None,
             finish_reason=end.finish_reason,
+            asked_hitl=None if end.asks is None else end.asks.model_dump(mode="json"),
             last_seq=last_seq,
             finished_at=func.now(),
         )
-        .returning(Run.id)
+        .returning(Run.taken_hitl)
     )
-    return result.first() is not None
+    row = result.first()
+    return None if row is None else Finished(row.taken_hitl)
 
 
 _INSERT_EVENTS = text(

@@ -11,15 +11,17 @@ from langchain_core.tools import BaseTool
 from backend.agents.context import AgentContext
 from backend.agents.lead import LeadAgent, build_lead_agent, recursion_limit
 from backend.agents.middlewares.budget import PromptBudget, PromptLimits
-from backend.agents.tools.knowledge import build_knowledge_tool
+from backend.agents.tools.knowledge import build_knowledge_tool, resumed_search
 from backend.chat.request_context import ChatRequestContext
 from backend.rag.pipeline import RetrievalPipeline
+from backend.rag.resume import HitlResume
 
 TOOL_RULES = """\
 Tools:
 - search_knowledge_base searches the user's documents. Call it before you answer anything that the documents may
   cover, once a turn, with a question that is complete in itself.
 - get_current_weather is for questions about the current weather only.
+- NEEDS_CLARIFICATION and NEEDS_SCOPE_SELECTION mean that the user is being asked: add nothing.
 - NO_KNOWLEDGE means that the documents hold nothing: say so, do not answer from memory.
 - TOOL_CALL_LIMIT_REACHED means that you have all there is: answer now."""
 
@@ -45,11 +47,18 @@ class BoundAgent:
     """The agent with the context of one turn."""
 
     _agent: LeadAgent
+    _pipeline: RetrievalPipeline
     _context: AgentContext
     _recursion_limit: int
 
+    async def resumed(self, resume: HitlResume) -> list[BaseMessage]:
+        """Retrieval that goes on with an answered question back: a finished call of the knowledge tool and its result,
+        to stand after the question in :meth:`astream`, so that the model only answers. Errors as there."""
+        return await resumed_search(self._pipeline, self._context, resume)
+
     def astream(self, messages: list[BaseMessage]) -> AsyncIterator[tuple[str, Any]]:
-        """Runs the agent on ``messages`` (the history as plain human and assistant text, the question last).
+        """Runs the agent on ``messages`` (the history as plain human and assistant text, the question last, or what
+        :meth:`resumed` gives after it).
 
         Yields pairs ``(mode, chunk)``, in the order in which things happen:
 
@@ -60,8 +69,10 @@ class BoundAgent:
         - ``("messages", (ToolMessage, metadata))`` when a tool is done: no content for the client.
         - ``("messages", (AIMessage, metadata))``, not a chunk: the fixed text of a spent budget,
           ``response_metadata["finish_reason"] == "limit"``. It was not streamed, so it counts as one piece of content.
-        - ``("updates", {node: update})`` after each node (``model``, ``tools``, ``CallLimit.before_model``,
-          ``CallLimit.after_model``); ``update`` may be ``None``. An update with ``limit_reached: True`` flags the turn.
+        - ``("updates", {node: update})`` after each node (``model``, ``tools``, and hooks like
+          ``CallLimit.before_model``); ``update`` may be ``None``. One with ``limit_reached: True`` flags the turn.
+
+        Once retrieval asks back the run ends without a further model call: ``context.asks_back``.
 
         Provider, storage and embedding errors (``AppError``) pass through. Closing the iterator cancels the run.
         """
@@ -99,6 +110,7 @@ class AgentRuntime:
             max_model_calls=max_model_calls,
             budget=self._budget,
         )
+        self._pipeline = pipeline
         self._recursion_limit = recursion_limit(max_model_calls)
 
     @property
@@ -112,4 +124,4 @@ class AgentRuntime:
 
     def create_agent_for_request(self, ctx: ChatRequestContext) -> BoundAgent:
         """The agent bound to ``ctx``: its tools see this user, emit here and store their trace here."""
-        return BoundAgent(self._agent, ctx, self._recursion_limit)
+        return BoundAgent(self._agent, self._pipeline, ctx, self._recursion_limit)

@@ -16,6 +16,7 @@ from backend.catalogue import Language, say
 from backend.chat.config import ChatConfig
 from backend.chat.cursors import decode_seq, decode_session_key, encode_seq, encode_session_key
 from backend.chat.events import EventHub
+from backend.chat.hitl import hitl_info
 from backend.chat.notes import NoteKeeper
 from backend.chat.records import ClaimedTurn, RunRow, TurnClaim
 from backend.chat.runs import RunSupervisor
@@ -39,6 +40,7 @@ from backend.schemas.auth import Principal
 from backend.schemas.chat import (
     ChatRequest,
     ChatResponse,
+    HitlDismissResponse,
     MessageInfo,
     RunInfo,
     RunStatus,
@@ -191,8 +193,8 @@ class ChatService:
             await self._free_session(claim, interrupt=request.multitask == "interrupt")
             turn = await self.storage.append_turn(claim)
         if turn.created:
-            log = self._hub.open(turn.ref.run_id)
-            handle = RunHandle(turn.ref, claim.message, claim.language, log, turn.title)
+            log = self._hub.open(turn.ref)
+            handle = RunHandle(turn.ref, claim.message, claim.language, log, turn.title, turn.answers)
             self._runs.add(handle, self._runner.run)
             if self._draining:  # since the check above
                 handle.cancel("shutdown")
@@ -232,7 +234,7 @@ class ChatService:
             message_id=str(turn.message_id),
             status=run.status,
             citations=message.citations,
-            hitl=None,
+            hitl=None if run.asks is None else hitl_info(run.asks),
             usage=message.usage,
             finish_reason=run.finish_reason,
             flags=message.flags,
@@ -308,7 +310,14 @@ class ChatService:
         return SessionMessagesResponse(
             messages=[item.info for item in page.messages],
             next_before=encode_seq(page.messages[0].seq) if page.more else None,
+            hitl=None if page.pending is None else hitl_info(page.pending),
         )
+
+    async def dismiss_hitl(self, user: Principal, session_id: str, language: Language = "en") -> HitlDismissResponse:
+        """Let no question back wait in a session; fine when none did. Raises :class:`NotFound`."""
+        if not await self.storage.dismiss_hitl(user.id, session_id):
+            raise NotFound
+        return HitlDismissResponse(session_id=session_id, message=say("hitl_dismissed", language))
 
     async def message(self, user: Principal, message_id: UUID) -> MessageInfo:
         """One message. Raises :class:`NotFound` when it is not the user's."""

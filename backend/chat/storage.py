@@ -4,6 +4,7 @@ PostgreSQL is the truth. A copy is used only when its version is the row's versi
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, TypedDict
 from uuid import UUID
 
@@ -11,8 +12,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from uuid_utils.compat import uuid7
 
-from backend.chat import repository, run_repository
+from backend.chat import claim_repository, repository, run_repository
+from backend.chat.claim_repository import ClaimedSession
 from backend.chat.cursors import decode_session_key, encode_session_key
+from backend.chat.hitl import PENDING_HITL, pending_state
 from backend.chat.records import (
     ClaimedTurn,
     EventBatch,
@@ -28,8 +31,8 @@ from backend.chat.session_cache import PAGE, SessionCache, messages_key, session
 from backend.chat.titles import one_line
 from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRuns, Unauthorized, ValidationFailed
 from backend.infra.cache import Cache
-from backend.infra.database.engine import transaction
-from backend.schemas.chat import MessageInfo, SessionInfo, SessionListResponse, normalize_rag_trace
+from backend.infra.database.engine import reading, transaction
+from backend.schemas.chat import MessageInfo, PendingHitlState, SessionInfo, SessionListResponse, normalize_rag_trace
 from backend.text import clean_json, clean_text
 
 LIST_PAGE = 50
@@ -87,7 +90,7 @@ class ConversationStorage:
 
         Raises :class:`IdempotencyConflict` when the key belongs to another request.
         """
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             return await _by_key(connection, user_id, session_id, key, request_hash)
 
     async def append_turn(self, claim: TurnClaim) -> ClaimedTurn:
@@ -105,17 +108,26 @@ class ConversationStorage:
                 )
                 if found is not None:
                     return found
-            session = await repository.touch_session(connection, claim.user_id, claim.session_id)
-            await _refuse_when_busy(connection, session.id, claim)
-            turn = await _write_turn(connection, session, claim)
-            changed = await repository.messages(connection, session.id, limit=2)
+            session = await claim_repository.claim_session(connection, claim)
+            stored = session.meta.get(PENDING_HITL)
+            pending = pending_state(stored)
+            _refuse(session, claim, pending)
+            ref = RunRef(uuid7(), claim.user_id, session.id, claim.session_id, uuid7(), uuid7())
+            written_at = await claim_repository.write_turn(connection, ref, claim, session.first_seq)
+            if stored is not None:  # the row is locked since it was read: no other turn takes the question too
+                await repository.drop_meta(connection, session.id, PENDING_HITL)
+                await run_repository.take_hitl(connection, ref.run_id, None if pending is None else stored)
+        changed = _turn_messages(ref, claim, session.first_seq, written_at)
         await self._write_through(claim.user_id, claim.session_id, session, changed)
-        return turn
+        return ClaimedTurn(ref, created=True, title=session.title, answers=pending)
 
     async def finish_turn(
         self, ref: RunRef, end: TurnEnd, tail: EventBatch | None, last_seq: int, *, worker_id: str | None
     ) -> bool:
         """End a turn: answer, session and run in one transaction, with the events that were not stored yet.
+
+        A question back that it asks is pending from now on; one that it was to answer is so again, as it was, unless
+        the turn completed.
 
         False, with nothing written, when the run is no longer running or not this worker's (``worker_id=None``: the
         reaper, which needs an expired lease).
@@ -123,9 +135,13 @@ class ConversationStorage:
         async with transaction(self._engine) as connection:
             if await repository.lock_user(connection, ref.user_id) is None:
                 return False
-            if not await run_repository.finish(connection, ref.run_id, end, last_seq, worker_id=worker_id):
+            finished = await run_repository.finish(connection, ref.run_id, end, last_seq, worker_id=worker_id)
+            if finished is None:
                 return False
             session = await repository.touch_session(connection, ref.user_id, ref.session_id)
+            pending = _pending_after(end, finished.taken_hitl)
+            if pending is not None:
+                await repository.merge_meta(connection, session.id, {PENDING_HITL: pending})
             await repository.finish_message(connection, ref.message_id, end)
             if tail is not None:
                 await run_repository.append_events(connection, tail)
@@ -135,7 +151,7 @@ class ConversationStorage:
 
     async def recent_turns(self, ref: RunRef, limit: int) -> list[MessageInfo]:
         """The last ``limit`` messages before the turn's own, ascending, from PostgreSQL: what a prompt is built of."""
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             found = await repository.messages(connection, ref.session_row_id, limit=limit + 2)
         own = {str(ref.human_message_id), str(ref.message_id)}
         return [item.info for item in found if item.info.id not in own][-limit:] if limit else []
@@ -212,11 +228,11 @@ class ConversationStorage:
         Two statements; one when the first default page is in the cache.
         """
         cacheable = below is None and limit == LIST_PAGE
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             version = await repository.list_version(connection, user_id)
         if cacheable and (page := await self._cache.list_page(user_id, version)) is not None:
             return page.sessions, decode_session_key(page.next_cursor)
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             infos, last = await repository.sessions(connection, user_id, limit, below)
         if cacheable:
             # The version was read first, so a list that changed in between is kept under a version that is past.
@@ -229,9 +245,9 @@ class ConversationStorage:
         page = await self.message_page(user_id, session_id, limit=PAGE)
         records = [item.info for item in page.messages]
         if page.more:
-            async with transaction(self._engine) as connection:
-                found = await repository.session_versions(connection, user_id, session_id)
-                stored = [] if found is None else await repository.messages(connection, found[0], limit=None)
+            async with reading(self._engine) as connection:
+                found = await repository.session_head(connection, user_id, session_id)
+                stored = [] if found is None else await repository.messages(connection, found.id, limit=None)
             records = [item.info for item in stored]
         return self._normalize_message_records(records)
 
@@ -239,29 +255,30 @@ class ConversationStorage:
         self, user_id: UUID, session_id: str, *, limit: int = PAGE, before: int | None = None
     ) -> MessagePage:
         """The last ``limit`` messages below ``seq`` ``before``, ascending; empty when the session was not used yet."""
-        async with transaction(self._engine) as connection:
-            found = await repository.session_versions(connection, user_id, session_id)
+        async with reading(self._engine) as connection:
+            found = await repository.session_head(connection, user_id, session_id)
         if found is None:
             return MessagePage(0, [])
-        row_id, version = found
+        version = found.version
         cacheable = before is None and limit == PAGE
         page = await self._cache.messages(user_id, session_id, version) if cacheable else None
         if page is None:
-            async with transaction(self._engine) as connection:
-                page = await repository.messages(connection, row_id, limit=limit, before=before)
+            async with reading(self._engine) as connection:
+                page = await repository.messages(connection, found.id, limit=limit, before=before)
             if cacheable:
                 await self._cache.put_messages(user_id, session_id, version, page)
-        return MessagePage(version, page, more=bool(page) and page[0].seq > 1)
+        more = bool(page) and page[0].seq > 1
+        return MessagePage(version, page, more=more, pending=pending_state(found.meta.get(PENDING_HITL)))
 
     async def message(self, user_id: UUID, message_id: UUID) -> MessageInfo | None:
         """One message of the user, or ``None``."""
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             found = await repository.message(connection, user_id, message_id)
         return None if found is None else found.info
 
     async def run(self, user_id: UUID, run_id: UUID) -> RunRow | None:
         """One run of the user, or ``None``."""
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             return await run_repository.get(connection, run_id, user_id)
 
     # --- changing ---
@@ -280,11 +297,25 @@ class ConversationStorage:
         await self._cache.drop_list(user_id)
         return info
 
+    async def dismiss_hitl(self, user_id: UUID, session_id: str) -> bool:
+        """Let no question back wait in a session, neither now nor when the turn that answers it does not complete.
+
+        False when there is no such session.
+        """
+        async with transaction(self._engine) as connection:
+            await repository.lock_user(connection, user_id)
+            found = await repository.session_head(connection, user_id, session_id)
+            if found is None:
+                return False
+            await run_repository.forget_taken_hitl(connection, found.id)
+            await repository.drop_meta(connection, found.id, PENDING_HITL)
+        return True
+
     async def active_run(self, user_id: UUID, session_id: str) -> RunRow | None:
         """The running run of a session, if there is one."""
-        async with transaction(self._engine) as connection:
-            found = await repository.session_versions(connection, user_id, session_id)
-            return None if found is None else await run_repository.active(connection, found[0])
+        async with reading(self._engine) as connection:
+            found = await repository.session_head(connection, user_id, session_id)
+            return None if found is None else await run_repository.active(connection, found.id)
 
     async def delete_session(self, user_id: UUID, session_id: str) -> bool:
         """Delete a session with messages, runs and events. False when there was none.
@@ -309,7 +340,7 @@ class ConversationStorage:
 
     async def sweep_deleted(self) -> None:
         """Finish deletions whose copy could not be removed at once."""
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             waiting = await repository.purges(connection, _CACHE_OUTBOX, limit=100)
         for outbox, target in waiting:
             await self._purge(outbox, target)
@@ -321,10 +352,9 @@ class ConversationStorage:
                 await repository.drop_purge(connection, outbox)
 
     async def _write_through(
-        self, user_id: UUID, session_id: str, session: SessionRow, changed: list[StoredMessage]
+        self, user_id: UUID, session_id: str, session: SessionRow | ClaimedSession, changed: list[StoredMessage]
     ) -> None:
         await self._cache.write_through(user_id, session_id, session.previous_version, session.version, changed)
-        await self._cache.drop_list(user_id)
 
 
 async def _by_key(
@@ -339,27 +369,36 @@ async def _by_key(
     return ClaimedTurn(ref, created=False)
 
 
-async def _refuse_when_busy(connection: AsyncConnection, session_row_id: UUID, claim: TurnClaim) -> None:
-    busy = await run_repository.active(connection, session_row_id)
-    if busy is not None:
-        raise RunActive(run_id=str(busy.ref.run_id))
-    if claim.hitl_id is not None:  # no question waits for an answer
+def _pending_after(end: TurnEnd, taken: Any) -> Any:
+    """The question that waits in the session after a turn, as JSON."""
+    if end.status != "completed":
+        return taken
+    return None if end.asks is None else end.asks.model_dump(mode="json")
+
+
+def _refuse(session: ClaimedSession, claim: TurnClaim, pending: PendingHitlState | None) -> None:
+    if session.busy is not None:
+        raise RunActive(run_id=str(session.busy))
+    if claim.hitl_id is not None and (pending is None or pending.id != claim.hitl_id):
         raise StaleHitl
-    if await run_repository.count_active(connection, claim.user_id) >= claim.max_runs_per_user:
+    if session.active >= claim.max_runs_per_user:
         raise TooManyRuns(retry_after=2)
 
 
-async def _write_turn(connection: AsyncConnection, session: SessionRow, claim: TurnClaim) -> ClaimedTurn:
-    ref = RunRef(uuid7(), claim.user_id, session.id, claim.session_id, uuid7(), uuid7())
-    seq = session.last_seq + 1
-    await run_repository.create(connection, ref, claim)
-    await repository.append_turn_messages(connection, ref, claim.message, seq)
-    title = claim.title if session.title is None else None
-    titled: dict[str, Any] = {} if title is None else {"title": title, "title_source": "rule"}
-    await repository.update_session(
-        connection, session.id, last_seq=seq + 1, message_count=session.message_count + 2, **titled
+def _turn_messages(ref: RunRef, claim: TurnClaim, first_seq: int, written_at: datetime) -> list[StoredMessage]:
+    """The two messages of a claimed turn as they were stored."""
+    human = MessageInfo(
+        type="human",
+        content=claim.message,
+        timestamp=written_at,
+        id=str(ref.human_message_id),
+        status="completed",
+        run_id=str(ref.run_id),
     )
-    return ClaimedTurn(ref, created=True, title=title)
+    answer = MessageInfo(
+        type="ai", content="", timestamp=written_at, id=str(ref.message_id), status="pending", run_id=str(ref.run_id)
+    )
+    return [StoredMessage(first_seq, human), StoredMessage(first_seq + 1, answer)]
 
 
 async def _write_difference(connection: AsyncConnection, session_row_id: UUID, wanted: Sequence[MessageRecord]) -> int:

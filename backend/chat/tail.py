@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
+from backend.chat.hitl import hitl_info
 from backend.chat.records import EventBatch, RunRef, RunRow, TurnEnd
 from backend.schemas.chat import (
     ChatEvent,
     CitationsEvent,
     DoneEvent,
     ErrorEvent,
+    HitlRequestEvent,
     MessageInfo,
     TraceEvent,
     encode_event,
@@ -15,8 +17,13 @@ from backend.schemas.chat import (
 
 
 def tail_events(ref: RunRef, end: TurnEnd) -> list[ChatEvent]:
-    """``trace`` and ``citations`` exactly once, ``error`` if there was one, ``done`` last. Not numbered yet."""
+    """``trace`` and ``citations`` exactly once, ``hitl_request`` or ``error`` if there was one, ``done`` last.
+
+    Not numbered yet.
+    """
     events: list[ChatEvent] = [TraceEvent(rag_trace=end.rag_trace), CitationsEvent(citations=end.citations)]
+    if end.asks is not None:
+        events.append(HitlRequestEvent(hitl=hitl_info(end.asks)))
     if end.error is not None:
         events.append(ErrorEvent(**end.error.model_dump()))
     events.append(
@@ -43,6 +50,7 @@ def stored_end(run: RunRow, message: MessageInfo) -> TurnEnd:
         finish_reason=run.finish_reason,
         flags=message.flags,
         error=run.error,
+        asks=run.asks,
     )
 
 

@@ -1,4 +1,4 @@
-"""The title of a session by rule: the first message, cut to one short line."""
+"""Short lines out of long texts: the title of a session by rule is its first message, cut."""
 
 import regex
 
@@ -12,15 +12,15 @@ def one_line(text: str) -> str:
     return _SPACE.sub(" ", text).strip()
 
 
-def rule_title(message: str) -> str:
-    """The first ``MAX_GRAPHEMES`` user-perceived characters of ``message`` on one line, ``…`` where it was cut.
-
-    Control and format characters count as spaces. A message of nothing else gives ``…``.
-    """
-    line = one_line(message[: MAX_GRAPHEMES * 40])
+def short_line(text: str, max_graphemes: int) -> str:
+    """The first ``max_graphemes`` user-perceived characters of ``text`` on one line, ``…`` where it was cut."""
+    line = one_line(text[: max_graphemes * 40])
     graphemes = _GRAPHEME.findall(line)
-    if not graphemes:
-        return "…"
-    if len(graphemes) <= MAX_GRAPHEMES:
+    if len(graphemes) <= max_graphemes:
         return line
-    return "".join(graphemes[: MAX_GRAPHEMES - 1]).rstrip() + "…"
+    return "".join(graphemes[: max_graphemes - 1]).rstrip() + "…"
+
+
+def rule_title(message: str) -> str:
+    """:func:`short_line` of ``message``; ``…`` when there is nothing to read in it."""
+    return short_line(message, MAX_GRAPHEMES) or "…"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sqlalchemy.exc import DBAPIError
@@ -11,18 +11,26 @@ from backend.catalogue import Language, say
 from backend.chat.citations import build_citations
 from backend.chat.config import ChatConfig
 from backend.chat.events import EventHub, RunLog
+from backend.chat.hitl import question_back, question_text, resume_of
 from backend.chat.memory import prompt_messages
 from backend.chat.notes import NoteKeeper
 from backend.chat.records import EventBatch, RunRef, TurnEnd
 from backend.chat.request_context import ChatRequestContext
 from backend.chat.runtime import AgentRuntime
 from backend.chat.storage import ConversationStorage
-from backend.chat.stream import AnswerStream
+from backend.chat.stream import STEP_BREAK, AnswerStream
 from backend.chat.tail import numbered, tail_events
 from backend.errors import AppError, StorageUnavailable
 from backend.log import bind_run, get_logger
 from backend.metrics import count_turn
-from backend.schemas.chat import ContentEvent, ErrorEvent, ErrorInfo, RunStartedEvent, SessionTitleEvent
+from backend.schemas.chat import (
+    ContentEvent,
+    ErrorEvent,
+    ErrorInfo,
+    PendingHitlState,
+    RunStartedEvent,
+    SessionTitleEvent,
+)
 from backend.tracing import stage
 
 RETRY_SECONDS = 0.3
@@ -44,6 +52,8 @@ class RunHandle:
     language: Language
     log: RunLog
     title: str | None = None
+    answers: PendingHitlState | None = None
+    """The question back that the message answers."""
     cause: Cause | None = None
     agent: asyncio.Task[None] | None = None
     task: asyncio.Task[None] | None = None
@@ -145,6 +155,8 @@ class TurnRunner:
             )
             ctx.note = await self._notes.text(handle.ref)
         agent = self._runtime.create_agent_for_request(ctx)
+        if handle.answers is not None:
+            messages += await agent.resumed(resume_of(handle.answers, handle.message))
         with stage("agent"):
             async for mode, chunk in agent.astream(messages):
                 if text := answer.feed(mode, chunk):
@@ -255,10 +267,11 @@ def _retrieved(ctx: ChatRequestContext) -> int:
 
 def _turn_end(handle: RunHandle, ctx: ChatRequestContext, answer: AnswerStream, error: AppError | None) -> TurnEnd:
     stored = ctx.take_rag_trace()
-    trace = stored.rag_trace if stored is not None else None
     status, info = _outcome(handle, error)
     completed = status == "completed"
-    return TurnEnd(
+    asks = question_back(stored, handle.message, handle.answers, handle.language) if completed else None
+    trace = stored.rag_trace if stored is not None else None
+    end = TurnEnd(
         status=status,
         content=answer.text,
         rag_trace=trace,
@@ -267,6 +280,22 @@ def _turn_end(handle: RunHandle, ctx: ChatRequestContext, answer: AnswerStream, 
         finish_reason=(answer.finish_reason or "stop") if completed else None,
         flags=answer.flags if completed else [],
         error=info,
+    )
+    return end if asks is None else _asking(end, asks, handle.language)
+
+
+def _asking(end: TurnEnd, asks: PendingHitlState, language: Language) -> TurnEnd:
+    """A turn that ends with a question back: its text is stored and not streamed, after what a model said before."""
+    question = question_text(asks, language)
+    asked = {"hitl_prompt": asks.prompt, "hitl_options": asks.options}
+    return replace(
+        end,
+        content=f"{end.content}{STEP_BREAK}{question}" if end.content.strip() else question,
+        rag_trace={**(end.rag_trace or {}), **asked},
+        citations=[],
+        finish_reason="clarification",
+        flags=[flag for flag in end.flags if flag != "empty_answer"],
+        asks=asks,
     )
 
 

@@ -413,6 +413,13 @@ class SessionDeleteResponse(StrictSchema):
     message: str
 
 
+class HitlDismissResponse(StrictSchema):
+    """What dropping a pending question answers."""
+
+    session_id: str
+    message: str
+
+
 class SessionPatch(RequestSchema):
     """A new title, one line."""
 

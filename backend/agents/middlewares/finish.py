@@ -1,9 +1,9 @@
-"""How a turn's model calls end: a budget of calls, and a last one that has to answer."""
+"""How a turn's model calls end: a question to the user, or a budget of calls with a last one that has to answer."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NotRequired
 
-from langchain.agents.middleware import ModelRequest, ModelResponse, hook_config
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse, hook_config
 from langchain.agents.middleware.model_call_limit import ModelCallLimitMiddleware, ModelCallLimitState
 from langchain_core.messages import AIMessage
 from langgraph.runtime import Runtime
@@ -61,3 +61,13 @@ class CallLimit(ModelCallLimitMiddleware[Any, Any]):
     def _is_last(self, state: Any) -> bool:
         calls: int = state.get("run_model_call_count", 0)
         return 0 < calls == self._max_calls - 1
+
+
+class AskBack(AgentMiddleware[Any, Any]):
+    """Ends the turn without a further model call once retrieval has a question to the user."""
+
+    @hook_config(can_jump_to=["end"])
+    async def abefore_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """All tool results of the step are there by now, so no call is left without one."""
+        context: AgentContext = runtime.context
+        return {"jump_to": "end"} if context.asks_back else None

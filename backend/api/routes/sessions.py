@@ -9,6 +9,7 @@ from backend.api.deps import CurrentLanguage, CurrentServices, CurrentUser
 from backend.api.errors import COMMON_ERRORS, error_responses
 from backend.schemas.chat import (
     SESSION_ID_PATTERN,
+    HitlDismissResponse,
     SessionDeleteResponse,
     SessionInfo,
     SessionListResponse,
@@ -48,7 +49,10 @@ async def messages(
     limit: Annotated[int, Query(ge=1, le=500)] = 500,
     before: Cursor = None,
 ) -> SessionMessagesResponse:
-    """The last messages of a session, ascending; `before` goes further back. Empty if it was not used yet."""
+    """The last messages of a session, ascending; `before` goes further back. Empty if it was not used yet.
+
+    `hitl` is the question back that waits for an answer, if one does.
+    """
     return await services.chat.messages(user, session_id, limit, before)
 
 
@@ -66,3 +70,11 @@ async def delete(
 ) -> SessionDeleteResponse:
     """Delete a session; a live answer is stopped first."""
     return await services.chat.delete(user, session_id, language)
+
+
+@router.post("/{session_id}/hitl/dismiss", responses=error_responses("not_found"))
+async def dismiss_hitl(
+    session_id: SessionId, user: CurrentUser, language: CurrentLanguage, services: CurrentServices
+) -> HitlDismissResponse:
+    """Let a question back wait no longer: the next message is a new question. Fine when none waits."""
+    return await services.chat.dismiss_hitl(user, session_id, language)

@@ -86,7 +86,11 @@ class ChatMessage(Base):
 
 
 class Run(Base):
-    """One turn being produced or produced. The partial unique index is what makes one running run a session true."""
+    """One turn being produced or produced. The partial unique index is what makes one running run a session true.
+
+    ``asked_hitl`` is the question back that the turn ended with. ``taken_hitl`` is the pending question that the turn
+    answers, as it stood with the session, to be put back unless the turn completes.
+    """
 
     __tablename__ = "runs"
     __table_args__ = (
@@ -111,6 +115,8 @@ class Run(Base):
     language: Mapped[str] = mapped_column(server_default=text("'en'"))
     error: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     finish_reason: Mapped[str | None]
+    asked_hitl: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    taken_hitl: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     last_seq: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     created_at: Mapped[Timestamp]
     finished_at: Mapped[OptionalTimestamp]
