@@ -85,7 +85,7 @@ class Candidate:
     """A chunk on its way to become evidence; after a merge ``page_number`` is that of its best leaf.
 
     ``similarity`` and ``arms`` are as in :class:`Hit`, of a merged chunk the best below it; ``rerank_score`` is there
-    once a reranker has judged it, ``for_question`` when a sub-question found it.
+    once a reranker has judged it, ``for_questions`` names the sub-questions that found it.
     """
 
     chunk_id: UUID
@@ -103,7 +103,7 @@ class Candidate:
     similarity: float | None = None
     arms: Mapping[RetrievalArm, int] = field(default_factory=dict[RetrievalArm, int], hash=False)
     rerank_score: float | None = None
-    for_question: str | None = None
+    for_questions: tuple[str, ...] = ()
 
     @classmethod
     def of(

@@ -84,16 +84,16 @@ def _resolve(parts: Sequence[Part]) -> Resolved:
 
 
 def _take_turns(parts: Sequence[Part]) -> list[Candidate]:
-    """The first of each part, then the second of each; ranks anew. A chunk is for the question that ranks it best."""
-    turns = (
-        (place, part.index, replace(chunk, for_question=part.found.question))
-        for part in parts
-        for place, chunk in enumerate(part.found.kept)
-    )
+    """The first of each part, then the second of each, with the questions of all parts that found it."""
+    turns = [
+        (place, part.index, part.found.question, chunk) for part in parts for place, chunk in enumerate(part.found.kept)
+    ]
+    questions: dict[UUID, tuple[str, ...]] = {}
     first: dict[UUID, Candidate] = {}
-    for _, _, chunk in sorted(turns, key=lambda turn: turn[:2]):
+    for _, _, question, chunk in sorted(turns, key=lambda turn: turn[:2]):
+        questions[chunk.chunk_id] = (*questions.get(chunk.chunk_id, ()), question)
         first.setdefault(chunk.chunk_id, chunk)
-    return list(first.values())
+    return [replace(chunk, for_questions=questions[key]) for key, chunk in first.items()]
 
 
 def _sums(parts: Sequence[Part]) -> dict[str, Any]:

@@ -29,9 +29,9 @@ def evidence_list(chunks: Sequence[Candidate], *, text: bool = True) -> list[dic
 
 
 def artifact(chunks: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """``chunks`` as the knowledge tool hands them on: numbered from 1, and with the sub-question that found them."""
-    numbered = ({"index": index, **evidence(chunk)} for index, chunk in enumerate(chunks, start=1))
+    """``chunks`` as the knowledge tool hands them on: numbered from 1, and with the sub-questions that found them."""
     return [
-        passage if chunk.for_question is None else {**passage, "for_question": chunk.for_question}
-        for chunk, passage in zip(chunks, numbered, strict=True)
+        {"index": index, **evidence(chunk)}
+        | ({"for_questions": list(chunk.for_questions)} if chunk.for_questions else {})
+        for index, chunk in enumerate(chunks, start=1)
     ]

@@ -46,7 +46,7 @@ async def test_trace_tells_what_each_stage_did():
         "query": "the {0} question",
         "retrieval_stage": "initial",
         "complexity": "simple",
-        "complexity_reason": "a plain question, by rule",
+        "complexity_reason": "not planned: no_rule",
         "sub_questions": [],
         "retrieval_mode": "hybrid",
         "retrieval_pipeline": "recall_merge",

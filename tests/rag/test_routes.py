@@ -340,7 +340,13 @@ async def test_sub_questions_are_looked_up_and_put_together():
     }
     assert expected.items() <= trace.items()
     assert names(trace["retrieved_chunks"]) == ["both", "m1", "p1", "p2", "m2"]
-    assert [passage["for_question"] for passage in artifact(result.chunks)] == [PUMP, MIXER, PUMP, PUMP, MIXER]
+    assert [passage["for_questions"] for passage in artifact(result.chunks)] == [
+        [PUMP, MIXER],
+        [MIXER],
+        [PUMP],
+        [PUMP],
+        [MIXER],
+    ]
     assert set(names(trace["initial_retrieved_chunks"])) == {"both", "p1", "p2", "m1", "m2"}
     first, second = trace["sub_traces"]
     assert (first["query"], first["route"], first["recall_count"]) == (PUMP, "answer", 3)

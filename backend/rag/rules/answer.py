@@ -29,7 +29,7 @@ def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | 
     """The sentences of ``passages`` that match ``question`` best, each quoted and followed by its ``[n]``.
 
     Passages are ``{index, text, ...}``, best first; ``None`` means that nothing was looked up. Where they name the
-    part of the question that they were found for (``for_question``), each part is answered by itself. Says so when
+    parts of the question that they were found for (``for_questions``), each part is answered by itself. Says so when
     nothing matches. Deterministic; nothing in it is made up.
     """
     language = question_language(question)
@@ -48,8 +48,8 @@ def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | 
 
 def _parts(question: str, passages: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
     """The questions to answer with the passages of each; passages of no part are of all."""
-    named = dict.fromkeys(str(item["for_question"]) for item in passages if item.get("for_question"))
-    return [(part, [item for item in passages if item.get("for_question") in (None, part)]) for part in named] or [
+    named = dict.fromkeys(part for item in passages for part in item.get("for_questions", ()))
+    return [(part, [item for item in passages if part in item.get("for_questions", (part,))]) for part in named] or [
         (question, list(passages))
     ]
 
