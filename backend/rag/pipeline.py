@@ -30,7 +30,6 @@ from backend.rag.retrieve import Candidate, Library
 from backend.rag.rewrite import Rewrite, rewrite
 from backend.rag.structured import NO_RULE, DecisionModel
 from backend.rag.synthesize import Part, synthesize
-from backend.rag.trace import evidence as evidence
 from backend.rag.trace import evidence_list
 from backend.schemas.chat import Emit, HitlResumeState
 from backend.tracing import stage

@@ -8,9 +8,10 @@ from langchain_core.tools import BaseTool
 
 from backend.agents.context import AgentContext
 from backend.agents.thread_state import ThreadState
-from backend.rag.pipeline import RetrievalPipeline, evidence
+from backend.rag.pipeline import RetrievalPipeline
 from backend.rag.prompts import NO_DOCUMENTS, NO_KNOWLEDGE, numbered_chunks
 from backend.rag.resume import HitlResume, refined_question
+from backend.rag.trace import artifact
 from backend.schemas.chat import HitlRoute
 from backend.text import clean_text
 
@@ -59,9 +60,9 @@ async def resumed_search(pipeline: RetrievalPipeline, context: AgentContext, res
     """
     query = clean_text(refined_question(resume))[:MAX_QUERY_CHARS]
     context.acquire_knowledge_tool_slot()
-    content, artifact = await _search(pipeline, context, query, resume)
+    content, passages = await _search(pipeline, context, query, resume)
     call = ToolCall(name=TOOL_NAME, args={"query": query}, id=_RESUMED_CALL)
-    result = ToolMessage(content, artifact=artifact, tool_call_id=_RESUMED_CALL, name=TOOL_NAME)
+    result = ToolMessage(content, artifact=passages, tool_call_id=_RESUMED_CALL, name=TOOL_NAME)
     return [AIMessage(content="", tool_calls=[call]), result]
 
 
@@ -74,5 +75,4 @@ async def _search(
         return ASKED[result.hitl.route], []
     if not result.chunks:
         return (NO_KNOWLEDGE if result.has_documents else NO_DOCUMENTS), []
-    artifact = [{"index": index, **evidence(chunk)} for index, chunk in enumerate(result.chunks, start=1)]
-    return numbered_chunks(result.chunks), artifact
+    return numbered_chunks(result.chunks), artifact(result.chunks)
