@@ -43,9 +43,18 @@ def test_fusion_adds_reciprocal_ranks() -> None:
         (c, 3, {"sparse": 2}),
     ]
     assert [hit.similarity for hit in hits] == [0.8, 0.9, None]
-    assert [hit.score for hit in hits] == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62])
+    assert [hit.score for hit in hits] == pytest.approx([1 / 12 + 1 / 11, 1 / 11, 1 / 12])
     assert [hit.chunk_id for hit in fuse({"dense": {c: 0.9}, "sparse": {a: 7.0}}, 10)] == [a, c]
     assert len(fuse({"dense": {a: 0.9, b: 0.8, c: 0.7}}, 2)) == 2
+
+
+def test_the_first_of_one_arm_outweighs_what_both_find_far_down() -> None:
+    first, both = UUID(int=1), UUID(int=2)
+    others = [UUID(int=n) for n in range(10, 57)]
+    dense = {first: 0.9} | dict.fromkeys(others, 0.8) | {both: 0.7}
+    sparse = {UUID(int=n): 1.0 for n in range(100, 148)} | {both: 0.5}
+    ranks = {hit.chunk_id: hit.rank for hit in fuse({"dense": dense, "sparse": sparse}, 200)}
+    assert ranks[first] < ranks[both]
 
 
 async def test_j03_others_private_rows_are_filtered_before_ranking(data_dir: Path) -> None:
