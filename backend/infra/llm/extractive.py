@@ -131,8 +131,19 @@ class ExtractiveChatModel(BaseChatModel):
 
 
 def _question(messages: Sequence[BaseMessage]) -> str:
+    """What the user said last; what was looked up instead, where that is another question: the one that the user's
+    answer to a question back completes."""
     humans = (message for message in reversed(messages) if isinstance(message, HumanMessage))
-    return next((str(message.text) for message in humans), "")
+    said = next((str(message.text) for message in humans), "")
+    looked_up = _looked_up(messages)
+    return said if looked_up is None or said.startswith(looked_up) else looked_up
+
+
+def _looked_up(messages: Sequence[BaseMessage]) -> str | None:
+    """The query of the tool call whose results the conversation ends with."""
+    before = next((message for message in reversed(messages) if not isinstance(message, ToolMessage)), None)
+    calls = before.tool_calls if isinstance(before, AIMessage) else []
+    return next((query for call in calls if isinstance(query := call["args"].get("query"), str) and query), None)
 
 
 def _passages(messages: Sequence[BaseMessage]) -> Passages | None:

@@ -52,7 +52,7 @@ def model(**fields: Any) -> ExtractiveChatModel:
 
 
 def found(artifact: object, content: str = "[1] a.pdf: x", name: str = "search_knowledge_base") -> list:
-    call = {"name": name, "args": {"query": "q"}, "id": "call_2", "type": "tool_call"}
+    call = {"name": name, "args": {"query": "Why {x}?"}, "id": "call_2", "type": "tool_call"}
     return [
         SystemMessage("rules"),
         HumanMessage("Why {x}?"),
@@ -114,6 +114,13 @@ async def test_answers_from_the_artifact_of_the_tool():
     assert answer.response_metadata["finish_reason"] == "stop"
     assert answer.response_metadata["model_name"] == "extractive"
     assert answer.usage_metadata == {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+
+
+async def test_the_question_is_what_was_looked_up_where_the_user_only_completed_it():
+    *before, call, result = found([])
+    call.tool_calls[0]["args"] = {"query": "Why {x}? Model B"}
+    await model().ainvoke([*before, AIMessage("Which model?"), HumanMessage("B"), call, result])
+    assert asked == [("Why {x}? Model B", [])]
 
 
 @pytest.mark.parametrize("artifact", [[], None])
