@@ -1,11 +1,12 @@
 """The part of a conversation that a model is shown: the last whole turns that fit."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from backend.agents.middlewares.budget import MESSAGE_TOKENS
+from backend.agents.middlewares.budget import MESSAGE_TOKENS, most_tokens
 from backend.chat.citations import without_numbers
 
 
@@ -19,6 +20,16 @@ class Said(Protocol):
 
 
 M = TypeVar("M", bound=Said)
+
+
+async def prompt_for(
+    history: Sequence[Said], question: str, *, budget: int, count_tokens: Callable[[str], int]
+) -> list[BaseMessage]:
+    """:func:`prompt_messages`; where everything fits in any case, without counting, else counted off the loop."""
+    texts = [question, *(message.content for message in history)]
+    if sum(most_tokens(text) + MESSAGE_TOKENS for text in texts) <= budget:
+        return prompt_messages(history, question, budget=budget, count_tokens=most_tokens)
+    return await asyncio.to_thread(prompt_messages, history, question, budget=budget, count_tokens=count_tokens)
 
 
 def prompt_messages(

@@ -51,12 +51,6 @@ def note_of(meta: dict[str, Any]) -> Note:
         return Note()
 
 
-async def read_note(connection: AsyncConnection, row_id: UUID) -> Note:
-    """The note of a session."""
-    query = select(ChatSession.meta).where(ChatSession.id == row_id)
-    return note_of((await connection.execute(query)).scalar() or {})
-
-
 async def read_session(
     connection: AsyncConnection, ref: RunRef, *, last: int, older: int, max_chars: int
 ) -> NotedSession | None:

@@ -17,10 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from backend.agents.middlewares.budget import cut_text, token_estimate
 from backend.chat.answer_filter import AnswerFilter
 from backend.chat.memory import shown_turns
-from backend.chat.note_repository import Note, NotedMessage, NotedSession, read_note, read_session, write_note
+from backend.chat.note_repository import Note, NotedMessage, NotedSession, read_session, write_note
 from backend.chat.records import RunRef
 from backend.errors import AppError
-from backend.infra.database.engine import transaction
+from backend.infra.database.engine import reading, transaction
 from backend.log import get_logger
 from backend.text import clean_text
 
@@ -65,13 +65,6 @@ class NoteKeeper:
         self._count = partial(token_estimate, count_tokens=count_tokens)
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
 
-    async def text(self, ref: RunRef) -> str:
-        """What the prompt of a turn says of the turns before those that it shows. Raises as storage does."""
-        if self._model is None or not self._messages:
-            return ""
-        async with transaction(self._engine) as connection:
-            return (await read_note(connection, ref.session_row_id)).text
-
     def schedule(self, ref: RunRef) -> None:
         """Bring the note of a session up to date, later; a task of an earlier turn gives way. Never waits."""
         if self._model is None or not self._messages:
@@ -107,7 +100,7 @@ class NoteKeeper:
             _log.warning("note_not_made", code=error.code if isinstance(error, AppError) else "timeout")
 
     async def _renew(self, ref: RunRef, model: BaseChatModel) -> None:
-        async with transaction(self._engine) as connection:
+        async with reading(self._engine) as connection:
             session = await read_session(
                 connection, ref, last=self._messages, older=MAX_MESSAGES, max_chars=MAX_MESSAGE_CHARS
             )

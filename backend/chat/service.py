@@ -194,7 +194,7 @@ class ChatService:
             turn = await self.storage.append_turn(claim)
         if turn.created:
             log = self._hub.open(turn.ref)
-            handle = RunHandle(turn.ref, claim.message, claim.language, log, turn.title, turn.answers)
+            handle = RunHandle(turn, claim.message, claim.language, log)
             self._runs.add(handle, self._runner.run)
             if self._draining:  # since the check above
                 handle.cancel("shutdown")

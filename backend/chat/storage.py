@@ -16,6 +16,7 @@ from backend.chat import claim_repository, repository, run_repository
 from backend.chat.claim_repository import ClaimedSession
 from backend.chat.cursors import decode_session_key, encode_session_key
 from backend.chat.hitl import PENDING_HITL, pending_state
+from backend.chat.note_repository import note_of
 from backend.chat.records import (
     ClaimedTurn,
     EventBatch,
@@ -119,7 +120,14 @@ class ConversationStorage:
                 await run_repository.take_hitl(connection, ref.run_id, None if pending is None else stored)
         changed = _turn_messages(ref, claim, session.first_seq, written_at)
         await self._write_through(claim.user_id, claim.session_id, session, changed)
-        return ClaimedTurn(ref, created=True, title=session.title, answers=pending)
+        return ClaimedTurn(
+            ref,
+            created=True,
+            title=session.title,
+            answers=pending,
+            earlier=session.first_seq > 1,
+            note=note_of(session.meta).text,
+        )
 
     async def finish_turn(
         self, ref: RunRef, end: TurnEnd, tail: EventBatch | None, last_seq: int, *, worker_id: str | None
@@ -154,7 +162,7 @@ class ConversationStorage:
         async with reading(self._engine) as connection:
             found = await repository.messages(connection, ref.session_row_id, limit=limit + 2)
         own = {str(ref.human_message_id), str(ref.message_id)}
-        return [item.info for item in found if item.info.id not in own][-limit:] if limit else []
+        return [item.info for item in found if item.info.id not in own][-limit:]
 
     # --- the whole history ---
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from langchain_core.messages import BaseMessage
 from sqlalchemy.exc import DBAPIError
 
 from backend.catalogue import Language, say
@@ -12,9 +13,9 @@ from backend.chat.citations import build_citations
 from backend.chat.config import ChatConfig
 from backend.chat.events import EventHub, RunLog
 from backend.chat.hitl import question_back, question_text, resume_of
-from backend.chat.memory import prompt_messages
+from backend.chat.memory import prompt_for
 from backend.chat.notes import NoteKeeper
-from backend.chat.records import EventBatch, RunRef, TurnEnd
+from backend.chat.records import ClaimedTurn, EventBatch, RunRef, TurnEnd
 from backend.chat.request_context import ChatRequestContext
 from backend.chat.runtime import AgentRuntime
 from backend.chat.storage import ConversationStorage
@@ -47,13 +48,10 @@ EventQueue = asyncio.Queue[Any]
 class RunHandle:
     """A run that this worker owns."""
 
-    ref: RunRef
+    turn: ClaimedTurn
     message: str
     language: Language
     log: RunLog
-    title: str | None = None
-    answers: PendingHitlState | None = None
-    """The question back that the message answers."""
     cause: Cause | None = None
     agent: asyncio.Task[None] | None = None
     task: asyncio.Task[None] | None = None
@@ -61,6 +59,10 @@ class RunHandle:
 
     cancelled_at: float | None = None
     """When the answer was cut short, in the time of the loop; ``None`` for one that had ended by itself."""
+
+    @property
+    def ref(self) -> RunRef:
+        return self.turn.ref
 
     def cancel(self, cause: Cause) -> None:
         """End the answer now; the first cause counts. The turn then stores what there is."""
@@ -141,28 +143,28 @@ class TurnRunner:
         answer: AnswerStream,
     ) -> None:
         ctx.emit_rag_step("📨", say("step_received", handle.language))
-        if handle.title is not None:
-            event = SessionTitleEvent(title=handle.title, session_id=handle.ref.session_id)
+        if handle.turn.title is not None:
+            event = SessionTitleEvent(title=handle.turn.title, session_id=handle.ref.session_id)
             asyncio.get_running_loop().call_soon(queue.put_nowait, event)
         with stage("history"):
-            history = await self._storage.recent_turns(handle.ref, self._config.context_messages)
-            messages = await asyncio.to_thread(
-                prompt_messages,
-                history,
-                handle.message,
-                budget=self._runtime.history_tokens or self._config.prompt_max_tokens,
-                count_tokens=self._count_tokens,
-            )
-            ctx.note = await self._notes.text(handle.ref)
+            messages = await self._prompt(handle)
+        ctx.note = handle.turn.note
         agent = self._runtime.create_agent_for_request(ctx)
-        if handle.answers is not None:
-            messages += await agent.resumed(resume_of(handle.answers, handle.message))
+        if handle.turn.answers is not None:
+            messages += await agent.resumed(resume_of(handle.turn.answers, handle.message))
         with stage("agent"):
             async for mode, chunk in agent.astream(messages):
                 if text := answer.feed(mode, chunk):
                     queue.put_nowait(ContentEvent(content=text))
         if text := answer.closing(handle.language):
             queue.put_nowait(ContentEvent(content=text))
+
+    async def _prompt(self, handle: RunHandle) -> list[BaseMessage]:
+        """The earlier turns that fit, and the question."""
+        limit = self._config.context_messages
+        history = await self._storage.recent_turns(handle.ref, limit) if limit and handle.turn.earlier else []
+        budget = self._runtime.history_tokens or self._config.prompt_max_tokens
+        return await prompt_for(history, handle.message, budget=budget, count_tokens=self._count_tokens)
 
     async def _finish(self, handle: RunHandle, end: TurnEnd) -> None:
         """Commit the end, then send it. A run that this worker lost is left to who has it."""
@@ -269,7 +271,7 @@ def _turn_end(handle: RunHandle, ctx: ChatRequestContext, answer: AnswerStream, 
     stored = ctx.take_rag_trace()
     status, info = _outcome(handle, error)
     completed = status == "completed"
-    asks = question_back(stored, handle.message, handle.answers, handle.language) if completed else None
+    asks = question_back(stored, handle.message, handle.turn.answers, handle.language) if completed else None
     trace = stored.rag_trace if stored is not None else None
     end = TurnEnd(
         status=status,
