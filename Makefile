@@ -30,9 +30,10 @@ run: $(VENV)/.base
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile $(TESTS)
 
-# Figures against simpler servers; writes docs/performance.md. Nothing else should run meanwhile.
+# Figures against simpler servers; writes docs/performance.md. Nothing else should run meanwhile. With
+# EVAL_DATA=DIRECTORY (passages.jsonl and questions.jsonl, see docs/evaluation.md) the quality of retrieval and answers too.
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.run $(if $(EVAL_DATA),--data $(EVAL_DATA))
 
 bench-full: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.run --full

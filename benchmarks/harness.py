@@ -34,7 +34,7 @@ class Target:
     headers: dict[str, str]
     pid: int
 
-    def body(self, session: str, question: str = "Say something long.") -> dict[str, str]:
+    def body(self, session: str, question: str) -> dict[str, str]:
         return {"message": question, "session_id": session}
 
     def cpu_seconds(self) -> float:
@@ -119,12 +119,12 @@ async def _python_module(module: str, *arguments: str) -> AsyncIterator[tuple[st
         await process.wait()
 
 
-async def ask(client: httpx.AsyncClient, target: Target, session: str) -> Turn:
+async def ask(client: httpx.AsyncClient, target: Target, session: str, question: str = "Say something long.") -> Turn:
     """One whole turn. Raises ``RuntimeError`` when it does not end as it should."""
     start = time.perf_counter()
     first, pieces, tail = 0.0, 0, b""
     async with client.stream(
-        "POST", target.url + target.path, json=target.body(session), headers=target.headers
+        "POST", target.url + target.path, json=target.body(session, question), headers=target.headers
     ) as response:
         async for data in response.aiter_raw():
             tail += data

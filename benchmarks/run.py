@@ -1,16 +1,20 @@
 """Runs the scripts one after another and writes docs/performance.md from their figures."""
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.quality import PASSAGES, QUESTIONS
+
 ROOT = Path(__file__).parents[1]
 SCRIPTS: dict[str, list[str]] = {
     "turn_cost": [],
     "history": [],
     "first_token": [],
+    "first_answer": [],
     "burst": [],
     "retrieval": [],
     "start": [],
@@ -51,11 +55,26 @@ def page(found: list[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
+def with_data(data: Path | None) -> dict[str, list[str]]:
+    """What is run when ``data`` has passages and questions; else what needs none, and a line that says so."""
+    if data is not None and all((data / name).is_file() for name in (PASSAGES, QUESTIONS)):
+        given = ["--data", str(data.resolve())]
+        return {**SCRIPTS, "first_answer": given, "quality": given}
+    where = "no directory given" if data is None else f"no {PASSAGES} and {QUESTIONS} in {data}"
+    print(f"quality: skipped, {where} (make bench EVAL_DATA=DIRECTORY)", file=sys.stderr, flush=True)
+    return SCRIPTS
+
+
 def main() -> None:
-    """``--full`` runs the long forms and writes no page."""
-    full = "--full" in sys.argv[1:]
-    found = [measure(name, arguments) for name, arguments in (FULL if full else SCRIPTS).items()]
-    if not full:
+    """``--full`` runs the long forms and writes no page; ``--data`` has passages and questions to measure quality."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--data", type=Path)
+    options = parser.parse_args()
+    found = [
+        measure(name, arguments) for name, arguments in (FULL if options.full else with_data(options.data)).items()
+    ]
+    if not options.full:
         (ROOT / "docs" / "performance.md").write_text(page(found), encoding="utf-8")
 
 
