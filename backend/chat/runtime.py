@@ -69,8 +69,8 @@ class BoundAgent:
         - ``("messages", (ToolMessage, metadata))`` when a tool is done: no content for the client.
         - ``("messages", (AIMessage, metadata))``, not a chunk: the fixed text of a spent budget,
           ``response_metadata["finish_reason"] == "limit"``. It was not streamed, so it counts as one piece of content.
-        - ``("updates", {node: update})`` after each node (``model``, ``tools``, and hooks like
-          ``CallLimit.before_model``); ``update`` may be ``None``. One with ``limit_reached: True`` flags the turn.
+        - ``("updates", {node: update})`` after each node (``model``, ``tools``); ``update`` may be ``None``. One with
+          ``limit_reached: True`` flags the turn.
 
         Once retrieval asks back the run ends without a further model call: ``context.asks_back``.
 
