@@ -24,9 +24,8 @@ class AgentContext(Protocol):
         """What was noted of the turns that no prompt holds any more; empty: nothing."""
         ...
 
-    def passages_shown(self, count: int) -> None:
-        """The model sees the first ``count`` of the retrieved passages: no other number can be cited."""
-        ...
+    passages_shown: int | None
+    """How many of the retrieved passages a model has seen, from the first on; no others can be cited. ``None``: all."""
 
     def emit_rag_step(
         self, icon: str, label: str, detail: str = "", *, group: str | None = None, group_label: str | None = None

@@ -26,8 +26,8 @@ class StoredTrace:
 class ChatRequestContext:
     """State and event outlet of one turn. Every method may be called from any thread.
 
-    ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs.
-    ``output_queue`` is ``None`` for a turn that nobody watches and after :meth:`close`.
+    ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs and
+    ``passages_shown`` by it. ``output_queue`` is ``None`` for a turn that nobody watches and after :meth:`close`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ChatRequestContext:
         self._active = True
         self._stored: StoredTrace | None = None
         self._knowledge_calls = 0
-        self._shown: int | None = None
+        self.passages_shown: int | None = None
         self.note = ""
         self._started = self._last_step = time.monotonic()
 
@@ -124,17 +124,9 @@ class ChatRequestContext:
         with self._lock:
             return self._shown_evidence()
 
-    def passages_shown(self, count: int) -> None:
-        """The model sees the first ``count`` of the retrieved passages; the others are no evidence of this turn.
-
-        Of several calls the one that was shown most counts.
-        """
-        with self._lock:
-            self._shown = max(self._shown or 0, count)
-
     def _shown_evidence(self) -> StoredTrace | None:
-        """What is kept, its evidence cut to what a model saw."""
-        stored, shown = self._stored, self._shown
+        """What is kept, its evidence cut to what a model saw: nothing else is evidence of this turn."""
+        stored, shown = self._stored, self.passages_shown
         if stored is None or stored.rag_trace is None or shown is None:
             return stored
         evidence = stored.rag_trace.get("retrieved_chunks", [])

@@ -108,10 +108,11 @@ def test_j10_code_that_one_text_leaves_open_is_not_code_in_the_next() -> None:
     assert "](https://" not in reading.feed("```\n![x](https://evil.org/)") + reading.flush()
 
 
-PARTS = st.sampled_from(
+_PIECES = (
     "http|https|://|www.|evil|.org|docs.ours|/|?q=|](|]:|[|]|(|)|!|<|img |T>|&#104;|\n|\r|```|~~~|`| |    |> |- |@|:|。"
-    "|.|h|w|x".split("|")
+    "|.|h|w|x"
 )
+PARTS = st.sampled_from(_PIECES.split("|"))
 
 
 @given(st.lists(PARTS, max_size=25), st.data())

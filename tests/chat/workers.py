@@ -19,6 +19,7 @@ from backend.infra.cache import Cache, create_redis
 from backend.infra.config import ModelConfig
 from backend.infra.llm.openai import openai_model
 from backend.infra.rate_limit import RateLimiter
+from backend.rag.config import RagConfig
 from backend.schemas.auth import Principal
 from backend.schemas.chat import ChatRequest
 from tests.rag.library import MemoryLibrary, leaf, pipeline
@@ -54,16 +55,19 @@ async def worker(
     upkeep: AsyncEngine | None = None,
     limits: PromptLimits | None = None,
     notes: bool = False,
+    rag: RagConfig | None = None,
     **config: Any,
 ) -> AsyncIterator[ChatService]:
     """A started worker. ``drain=False``: it is left as a killed one would leave it."""
-    model = openai_model(ModelConfig(llm_base_url=llm.base_url, llm_model="fake"), model="fake")
+    answer_tokens = 2_000 if limits is None else limits.answer
+    given = ModelConfig(llm_base_url=llm.base_url, llm_model="fake", answer_max_tokens=answer_tokens)
+    model = openai_model(given, model="fake")
     cache = no_redis()
     service = ChatService(
         engine,
         cache,
         RateLimiter(cache),
-        AgentRuntime(model, pipeline(library or MemoryLibrary([WARRANTY])), [], max_model_calls=4, limits=limits),
+        AgentRuntime(model, pipeline(library or MemoryLibrary([WARRANTY]), rag), [], max_model_calls=4, limits=limits),
         ChatConfig(**config),
         chat_rate_per_minute=0,
         count_tokens=count_tokens,

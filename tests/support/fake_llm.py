@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tests.support.fake_llm_checks import embedding, violations_of
+from tests.support.fake_llm_checks import context_length_exceeded, embedding, tokens_asked, violations_of
 from tests.support.fake_llm_rag import Decision, decided, decision_of, decision_reply, rag_reply
 from tests.support.fake_llm_replies import (
     Action,
@@ -64,13 +64,16 @@ class FakeLLM:
     """``default`` answers what no script answers: a ``Reply``, or a function from the request to one.
 
     ``strict``: a malformed request gets 400 and is recorded in ``violations``. ``token_delay`` (seconds) and
-    ``tokens`` (length of an answer) shape the default model.
+    ``tokens`` (length of an answer) shape the default model. With ``window`` a chat request that asks for more tokens,
+    those of its answer too, is refused as providers refuse it, and counted in ``too_long``.
     """
 
     port: int = 0
     strict: bool = True
     token_delay: float = 0.0
     tokens: int | None = None
+    window: int | None = None
+    too_long: int = 0
     requests: list[Request] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     default: Reply | Callable[[Request], Reply] | None = None
@@ -90,7 +93,7 @@ class FakeLLM:
 
     @property
     def chats(self) -> list[Request]:
-        """The chat completion requests so far, without those for decisions of retrieval."""
+        """The chat completion requests so far, without those for decisions and notes."""
         return [request for request in self._completions if decision_of(request) is None]
 
     def decisions(self, decision: Decision) -> list[Request]:
@@ -142,6 +145,9 @@ class FakeLLM:
             return json_reply(embedding(request.body))
         if not request.path.endswith("/chat/completions"):
             return status(404, {"error": {"message": "no such route", "type": "invalid_request_error"}})
+        if self.window is not None and (asked := tokens_asked(request.body)) > self.window:
+            self.too_long += 1
+            return status(400, context_length_exceeded(self.window, asked))
         if (decision := decision_of(request)) is not None:
             queue = self._decisions[decision]
             return queue.popleft() if queue else decision_reply(decision, request)

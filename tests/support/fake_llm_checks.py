@@ -44,6 +44,20 @@ def embedding(body: dict[str, Any]) -> dict[str, Any]:
     return {"object": "list", "model": body["model"], "data": data, "usage": usage}
 
 
+def tokens_asked(body: dict[str, Any]) -> int:
+    """What a tokenizer would make of a chat request, its answer included: a token for each wide character, and one for
+    four of the others."""
+    text = json.dumps([body["messages"], body.get("tools")], ensure_ascii=False)
+    wide = sum(1 for char in text if char >= "\u2e80")
+    return wide + (len(text) - wide) // 4 + (body.get("max_tokens") or 0)
+
+
+def context_length_exceeded(window: int, asked: int) -> dict[str, Any]:
+    """The refusal of OpenAI and those who answer alike."""
+    message = f"This model's maximum context length is {window} tokens. However, you requested {asked} tokens."
+    return {"error": {"message": message, "type": "invalid_request_error", "code": "context_length_exceeded"}}
+
+
 def _messages(messages: list[Any]) -> list[str]:
     problems: list[str] = []
     waiting: set[str] = set()

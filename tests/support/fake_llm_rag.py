@@ -4,17 +4,18 @@ import json
 import re
 from typing import Any, Literal
 
+from backend.chat.notes import NOTE_RULES
 from backend.rag.prompts import GRADE_RULES, PLAN_RULES, REWRITE_RULES
 from tests.support.fake_llm_replies import Reply, Request, text, tool_call
 
 KNOWLEDGE_TOOL = "search_knowledge_base"
 
-Decision = Literal["plan", "grade", "rewrite"]
-_RULES: dict[str, Decision] = {PLAN_RULES: "plan", GRADE_RULES: "grade", REWRITE_RULES: "rewrite"}
+Decision = Literal["plan", "grade", "rewrite", "note"]
+_RULES: dict[str, Decision] = {PLAN_RULES: "plan", GRADE_RULES: "grade", REWRITE_RULES: "rewrite", NOTE_RULES: "note"}
 
 
 def decision_of(request: Request) -> Decision | None:
-    """Which decision of retrieval is asked for; None for any other request."""
+    """Which decision of retrieval, or the note, is asked for; None for any other request."""
     messages = (request.body or {}).get("messages") or []
     return _RULES.get(_plain(messages[0].get("content"))) if messages else None
 
@@ -25,12 +26,15 @@ def decided(**fields: Any) -> Reply:
 
 
 def decision_reply(decision: Decision, request: Request) -> Reply:
-    """What a contented model decides: one question, good passages, a more general question."""
+    """What a contented model decides: one question, good passages, a more general question, a growing note."""
     if decision == "plan":
         return decided(complexity="simple", reason="one fact", sub_questions=[])
     if decision == "grade":
         return decided(relevance="strong", answerability="sufficient", ambiguity="none", route="answer", confidence=0.9)
-    question = json.loads(_plain(request.messages[-1]["content"]))["question"]
+    given = json.loads(_plain(request.messages[-1]["content"]))
+    if decision == "note":
+        return text(f"{given['note']} {len(given['messages'])} messages.".strip())
+    question = given["question"]
     return decided(method="step_back", text=f"In general: {question}")
 
 

@@ -49,6 +49,7 @@ class PromptBudget(AgentMiddleware[Any, Any]):
         schemas = [json.dumps(convert_to_openai_tool(tool)) for tool in tools]
         self._count = partial(token_estimate, count_tokens=limits.count_tokens)
         self._limit = limits.window - limits.answer - sum(map(self._count, schemas))
+        self._rules = system_prompt
         self._room = self._limit - self._count(system_prompt)
         if self._room < LEAST_ROOM:
             raise ValueError(
@@ -63,7 +64,7 @@ class PromptBudget(AgentMiddleware[Any, Any]):
     def fits_as_question(self, text: str) -> bool:
         """Whether a question of this length leaves room for what is found. It may count tokens: not on the loop."""
         most = int(self._room * _QUESTION_SHARE)
-        return _at_most(text) <= most or self._count(text) <= most
+        return most_tokens(text) <= most or self._count(text) <= most
 
     async def awrap_model_call(
         self,
@@ -71,25 +72,35 @@ class PromptBudget(AgentMiddleware[Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Trims the call, and tells the turn how many passages the model sees."""
-        room = self._limit - await asyncio.to_thread(self._count, request.system_prompt or "")
-        messages = await self._fit(request, request.messages, room)
+        rules = request.system_prompt or ""
+        room = self._room
+        if rules != self._rules:
+            room = self._limit - await asyncio.to_thread(self._count, rules)
+        context: AgentContext = cast("Any", request.runtime).context
+        seen = context.passages_shown
+        messages = await self._fit(request.messages, room)
+        context.passages_shown = _more(seen, _passages(messages))
         try:
             return await handler(request.override(messages=messages))
         except ProviderError as error:
             if error.code != "context_too_long":
                 raise
             half = await asyncio.to_thread(_cost, messages, self._count) // 2
-            shorter = await self._fit(request, messages, half)
+            shorter = await self._fit(messages, half)
             if shorter == messages:
                 raise
+            context.passages_shown = _more(seen, _passages(shorter))
             return await handler(request.override(messages=shorter))
 
-    async def _fit(self, request: ModelRequest[Any], messages: list[AnyMessage], room: int) -> list[AnyMessage]:
-        fitted = await asyncio.to_thread(fit, messages, room, self._count)
-        if (passages := _passages(fitted)) is not None:
-            context: AgentContext = cast("Any", request.runtime).context
-            context.passages_shown(passages)
-        return fitted
+    async def _fit(self, messages: list[AnyMessage], room: int) -> list[AnyMessage]:
+        if sum(most_tokens(_text(message)) + MESSAGE_TOKENS for message in messages) <= room:
+            return messages
+        return await asyncio.to_thread(fit, messages, room, self._count)
+
+
+def _more(seen: int | None, shown: int | None) -> int | None:
+    """Of several calls of a turn the one counts that was shown most."""
+    return seen if shown is None else max(seen or 0, shown)
 
 
 def token_estimate(text: str, count_tokens: CountTokens) -> int:
@@ -100,8 +111,6 @@ def token_estimate(text: str, count_tokens: CountTokens) -> int:
 
 def fit(messages: Sequence[AnyMessage], room: int, count: CountTokens) -> list[AnyMessage]:
     """The conversation within ``room`` tokens; the question and the calls of its turn always stay."""
-    if sum(_at_most(_text(message)) + MESSAGE_TOKENS for message in messages) <= room:
-        return list(messages)
     start = max((at for at, message in enumerate(messages) if isinstance(message, HumanMessage)), default=0)
     earlier, current = messages[:start], messages[start:]
     left = room - _cost(current, count)
@@ -180,6 +189,6 @@ def _text(message: BaseMessage) -> str:
     return f"{message.text}{calls if len(calls) > 2 else ''}"
 
 
-def _at_most(text: str) -> int:
-    """More tokens than ``text`` has for any tokenizer in use, without counting them."""
-    return len(text.encode(errors="replace")) // 2 + 1
+def most_tokens(text: str) -> int:
+    """As many tokens as ``text`` can have for any tokenizer, one for each byte: known without counting them."""
+    return len(text.encode(errors="replace"))
