@@ -19,6 +19,14 @@ def clean_text(text: str) -> str:
     return unicodedata.normalize("NFC", text.replace("\x00", ""))
 
 
+def both_ends(text: str, limit: int) -> str:
+    """``text``; of one with more than ``limit`` characters its beginning and its end, a space between them."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 1) // 2
+    return f"{text[:half]} {text[-half:]}"
+
+
 def is_blank(text: str) -> bool:
     """Whether nothing of ``text`` can be seen: white space, controls, and what has no width (U+200B, U+202E)."""
     return all(char.isspace() or unicodedata.category(char) in {"Cc", "Cf"} for char in text)

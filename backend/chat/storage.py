@@ -16,7 +16,7 @@ from backend.chat import claim_repository, repository, run_repository
 from backend.chat.claim_repository import ClaimedSession
 from backend.chat.cursors import decode_session_key, encode_session_key
 from backend.chat.hitl import PENDING_HITL, pending_state
-from backend.chat.note_repository import note_of
+from backend.chat.note_repository import NOTE, note_of
 from backend.chat.records import (
     ClaimedTurn,
     EventBatch,
@@ -177,7 +177,8 @@ class ConversationStorage:
         """Make the stored history equal ``messages``, writing only the difference.
 
         A message is unchanged when position, type and content agree; it keeps id, time and trace unless
-        ``extra_message_data`` at its index brings a new ``rag_trace``. ``metadata`` is merged.
+        ``extra_message_data`` at its index brings a new ``rag_trace``. ``metadata`` is merged; a note on messages that
+        are no more goes.
 
         Raises :class:`RunActive` while an answer is being written, which would be lost, and ``ValueError`` for a
         message that is neither human, AI nor system.
@@ -190,8 +191,10 @@ class ConversationStorage:
             busy = await run_repository.active(connection, session.id)
             if busy is not None:
                 raise RunActive(run_id=str(busy.ref.run_id))
-            last_seq = await _write_difference(connection, session.id, wanted)
+            last_seq, rewritten = await _write_difference(connection, session.id, wanted)
             meta = await repository.session_meta(connection, user_id, session_id)
+            if rewritten:
+                meta.pop(NOTE, None)
             await repository.update_session(
                 connection,
                 session.id,
@@ -409,8 +412,10 @@ def _turn_messages(ref: RunRef, claim: TurnClaim, first_seq: int, written_at: da
     return [StoredMessage(first_seq, human), StoredMessage(first_seq + 1, answer)]
 
 
-async def _write_difference(connection: AsyncConnection, session_row_id: UUID, wanted: Sequence[MessageRecord]) -> int:
-    """Make the stored messages equal ``wanted``. Gives the last ``seq``."""
+async def _write_difference(
+    connection: AsyncConnection, session_row_id: UUID, wanted: Sequence[MessageRecord]
+) -> tuple[int, bool]:
+    """Make the stored messages equal ``wanted``. Gives the last ``seq``, and whether one that was stored is no more."""
     stored = await repository.messages(connection, session_row_id, limit=None)
     first = stored[0].seq if stored else 1
     gone = [UUID(item.info.id) for item in stored[len(wanted) :]]
@@ -428,7 +433,7 @@ async def _write_difference(connection: AsyncConnection, session_row_id: UUID, w
         await repository.insert_messages(connection, session_row_id, new)
     if traces:
         await repository.set_traces(connection, traces)
-    return first + len(wanted) - 1
+    return first + len(wanted) - 1, bool(gone)
 
 
 def _record(message: BaseMessage, index: int, extra: Sequence[dict[str, Any] | None] | None) -> MessageRecord:

@@ -148,7 +148,7 @@ class TurnRunner:
             asyncio.get_running_loop().call_soon(queue.put_nowait, event)
         with stage("history"):
             messages = await self._prompt(handle)
-        ctx.note = handle.turn.note
+        ctx.note = handle.turn.note if self._config.context_messages else ""
         agent = self._runtime.create_agent_for_request(ctx)
         if handle.turn.answers is not None:
             messages += await agent.resumed(resume_of(handle.turn.answers, handle.message))

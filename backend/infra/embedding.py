@@ -22,6 +22,7 @@ PASSAGE_BATCH = 4
 """Passages in one call of the built-in model: small, so that uploads take turns and a cancelled one ends soon."""
 REMOTE_BATCH = 64
 REMOTE_TIMEOUT = httpx.Timeout(30, connect=5)
+WINDOW_CHARS = 400
 REMOTE_SECONDS = 60.0
 """For a whole call; httpx limits the gaps only."""
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -132,7 +133,15 @@ class OpenAIEmbedder:
         self._client = httpx.AsyncClient(headers=headers, timeout=REMOTE_TIMEOUT, follow_redirects=False)
 
     async def embed_query(self, text: str) -> list[float]:
-        return (await self._embed([text]))[0]
+        """A text that the service refuses for its length is embedded in windows; the vector is their mean."""
+        try:
+            return (await self._embed([text]))[0]
+        except ProviderError as error:
+            windows = _windows(text)
+            if error.code != "provider_rejected" or len(windows) == 1:
+                raise
+        vectors = await self._embed(windows)
+        return _unit([sum(values) for values in zip(*vectors, strict=True)])
 
     async def embed_passages(self, texts: Sequence[str]) -> list[list[float]]:
         vectors: list[list[float]] = []
@@ -180,6 +189,11 @@ class OpenAIEmbedder:
         if len(items) != count or set(vectors) != set(range(count)) or wrong:
             raise ProviderError("provider_protocol", retryable=False)
         return [vectors[index] for index in range(count)]
+
+
+def _windows(text: str) -> list[str]:
+    """``text`` in pieces that fit into the smallest window in use (512 tokens), however its language is cut."""
+    return [text[start : start + WINDOW_CHARS] for start in range(0, len(text), WINDOW_CHARS)] or [text]
 
 
 def _unit(vector: list[float]) -> list[float]:

@@ -25,14 +25,15 @@ from backend.knowledge.repository import KnowledgeRepository, Purge, StoredChunk
 from backend.metrics import counted_upload
 from backend.schemas.auth import Principal
 from backend.schemas.documents import DocumentInfo, Visibility
-from backend.text import clean_text
+from backend.text import both_ends, clean_text
 from backend.tracing import stage
 
 logger = logging.getLogger(__name__)
 
 MAX_FILENAME_BYTES = 255
-MAX_QUERY_CHARS, MAX_EMBEDDED_QUERY_CHARS = 8_000, 1_000
-"""Of a longer query the words count up to the first, and both ends are embedded: that costs time by length."""
+MAX_QUERY_CHARS, MAX_QUERY_TOKENS = 8_000, 1_024
+"""Of a longer query both ends count: up to the first for the words, up to the second for the vector, which costs time
+by length (some 0.5 ms a token). Both are more than the window of an embedder, which pools its windows."""
 PURGE_SECONDS = 5.0
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -181,7 +182,7 @@ class KnowledgeBase:
         fails the words answer alone (``mode`` ``sparse``). Above level 3 a chunk stands for its best leaf, whose
         page it reports. ``mode`` asks one arm alone, which serves measurements.
         """
-        query = clean_text(query)[:MAX_QUERY_CHARS]
+        query = both_ends(clean_text(query), MAX_QUERY_CHARS)
         words = analyze_query(query)
         if not words:
             return Recall([], "hybrid")
@@ -201,11 +202,11 @@ class KnowledgeBase:
         await self._index.search(None, "ready", limit=1, user_id=UUID(int=0))
 
     async def _query_vector(self, query: str) -> list[float] | None:
-        if len(query) > MAX_EMBEDDED_QUERY_CHARS:
-            half = MAX_EMBEDDED_QUERY_CHARS // 2
-            query = f"{query[:half]} {query[-half:]}"
         try:
             with stage("embed"):
+                tokens = self._embedder.count_tokens(query) if len(query) > MAX_QUERY_TOKENS else 0
+                if tokens > MAX_QUERY_TOKENS:
+                    query = both_ends(query, len(query) * MAX_QUERY_TOKENS // tokens)
                 return await self._embedder.embed_query(query)
         except ProviderError as error:
             logger.warning("the query could not be embedded (%s)", error.code)

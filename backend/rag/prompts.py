@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from backend.rag.decisions import DecisionInput
 from backend.rag.retrieve import Candidate
+from backend.text import both_ends
 
 NO_KNOWLEDGE = "NO_KNOWLEDGE: nothing in the documents matches this query."
 NO_DOCUMENTS = "NO_KNOWLEDGE: there are no documents yet."
 
 MAX_REASON_CHARS = 300
+MAX_QUESTION_CHARS = 2_000
 MAX_PASSAGES_CHARS = 20_000
 MAX_PASSAGE_CHARS = 2_000
 
@@ -88,7 +90,7 @@ def _body(text: str) -> str:
 
 def plan_data(question: str) -> str:
     """What a planning model reads: nothing in the question can end the JSON around it."""
-    return _json({"question": question})
+    return _json({"question": both_ends(question, MAX_QUESTION_CHARS)})
 
 
 def grade_data(given: DecisionInput) -> str:
@@ -103,13 +105,13 @@ def grade_data(given: DecisionInput) -> str:
         left -= len(text)
         named = {"n": number, "file": chunk.filename, "page": chunk.page_number, "heading": chunk.heading, "text": text}
         passages.append({key: value for key, value in named.items() if value is not None})
-    return _json({"question": given.question, "passages": passages})
+    return _json({"question": both_ends(given.question, MAX_QUESTION_CHARS), "passages": passages})
 
 
 def rewrite_data(given: DecisionInput) -> str:
     """What a rewriting model reads: the question, and where the passages stand that were not good enough."""
     places = (f"{chunk.filename}: {chunk.heading}" if chunk.heading else chunk.filename for chunk in given.candidates)
-    return _json({"question": given.question, "found_in": list(dict.fromkeys(places))})
+    return _json({"question": both_ends(given.question, MAX_QUESTION_CHARS), "found_in": list(dict.fromkeys(places))})
 
 
 def one_line(text: str, limit: int = MAX_REASON_CHARS) -> str:

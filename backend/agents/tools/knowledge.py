@@ -13,10 +13,10 @@ from backend.rag.prompts import NO_DOCUMENTS, NO_KNOWLEDGE, numbered_chunks
 from backend.rag.resume import HitlResume, refined_question
 from backend.rag.trace import artifact
 from backend.schemas.chat import HitlRoute
-from backend.text import clean_text
+from backend.text import both_ends, clean_text
 
 TOOL_NAME = "search_knowledge_base"
-MAX_QUERY_CHARS = 2_000
+MAX_QUERY_CHARS = 8_000
 LIMIT_REACHED = (
     "TOOL_CALL_LIMIT_REACHED: the knowledge base was already searched in this turn; answer with what was found."
 )
@@ -48,7 +48,7 @@ def build_knowledge_tool(pipeline: RetrievalPipeline) -> BaseTool:
         context: AgentContext = runtime.context
         if not context.acquire_knowledge_tool_slot():
             return LIMIT_REACHED, []
-        return await _search(pipeline, context, clean_text(query)[:MAX_QUERY_CHARS])
+        return await _search(pipeline, context, both_ends(clean_text(query), MAX_QUERY_CHARS))
 
     return search_knowledge_base
 
@@ -58,7 +58,7 @@ async def resumed_search(pipeline: RetrievalPipeline, context: AgentContext, res
 
     The turn's only search is used by it. If it has to ask again, the context says so.
     """
-    query = clean_text(refined_question(resume))[:MAX_QUERY_CHARS]
+    query = both_ends(clean_text(refined_question(resume)), MAX_QUERY_CHARS)
     context.acquire_knowledge_tool_slot()
     content, passages = await _search(pipeline, context, query, resume)
     call = ToolCall(name=TOOL_NAME, args={"query": query}, id=_RESUMED_CALL)

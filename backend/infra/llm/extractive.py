@@ -23,8 +23,10 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
 
+from backend.text import both_ends
+
 MODEL_NAME = "extractive"
-MAX_QUERY_CHARS = 2_000
+MAX_QUERY_CHARS = 8_000
 _PIECE = re.compile(r"\s*\S{1,12}|\s+$")
 """What one token of the stream holds: a word, or a few characters of a text without spaces."""
 
@@ -155,7 +157,7 @@ def _passages(messages: Sequence[BaseMessage]) -> Passages | None:
 
 
 def _tool_call(name: str, question: str, call_id: str) -> ChatGenerationChunk:
-    args = json.dumps({"query": question[:MAX_QUERY_CHARS]})
+    args = json.dumps({"query": both_ends(question, MAX_QUERY_CHARS)})
     call = tool_call_chunk(name=name, args=args, id=call_id, index=0)
     return _last_chunk("tool_calls", AIMessageChunk(content="", tool_call_chunks=[call]))
 
