@@ -91,14 +91,17 @@ def test_the_table_of_events_names_each_event() -> None:
 
 def test_the_table_of_commands_names_each_command() -> None:
     command: Any = typer.main.get_command(app)
-    there = {name for name in command.commands if name != "user"}
-    there |= {f"user {name}" for name in command.commands["user"].commands}
+    groups = {name: found.commands for name, found in command.commands.items() if hasattr(found, "commands")}
+    there = {name for name in command.commands if name not in groups}
+    there |= {f"{group} {name}" for group, commands in groups.items() for name in commands}
     named: set[str] = set()
     for cells in rows(read("README.md"), "command"):
         first, *more = code(cells[0])
         words = first.removeprefix("citewire ").split()
-        named |= {f"user {word}" for word in (words[1], *more)} if words[0] == "user" else {words[0]}
-        named |= {name.removeprefix("citewire ") for name in more if words[0] != "user"}
+        if words[0] in groups:
+            named |= {f"{words[0]} {word}" for word in (words[1], *more)}
+        else:
+            named |= {words[0], *(name.removeprefix("citewire ") for name in more)}
     assert named == there
 
 

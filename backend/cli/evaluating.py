@@ -45,10 +45,14 @@ async def _retrieval(library: Library, dataset: Dataset, settings: Settings, bar
 
 
 def run_answers(passages: Path, questions: Path, *, lang: str | None, sample: int | None, as_json: bool) -> None:
-    """As :func:`run_retrieval`."""
+    """As :func:`run_retrieval`; when turns failed the figures are printed all the same, and the code is 1."""
     with _explained():
         report = _run(load_dataset(passages, questions, lang=lang, sample=sample), _answers)
     _print_json(report) if as_json else _print_answers(report)
+    for code, count in report.failed.items():
+        complain(f"{count} turns failed: {code}")
+    if report.failed:
+        raise typer.Exit(1)
 
 
 async def _answers(library: Library, dataset: Dataset, settings: Settings, bars: "_Bars") -> AnswersReport:
@@ -142,5 +146,3 @@ def _print_answers(report: AnswersReport) -> None:
         table.add_row(name, "-" if share is None else f"{share:.1%}")
     console.print(f"questions: {report.questions}, passages: {report.passages}\n")
     console.print(table)
-    for code, count in report.failed.items():
-        complain(f"{count} turns failed: {code}")

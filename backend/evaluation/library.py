@@ -63,6 +63,8 @@ def throwaway(settings: Settings) -> Generator[Settings]:
             "otel_exporter_otlp_endpoint": None,
             "chat_rate_per_minute": 0,
             "max_bytes_per_user": 2**62,
+            "max_runs_per_user": 1_000,
+            "max_runs_per_worker": 1_000,
         }
         yield settings.model_copy(update=changed)
 

@@ -141,3 +141,16 @@ async def _running(evaluation: Eval) -> asyncio.subprocess.Process:
     process = await evaluation.cli.start("eval", "retrieval", *evaluation.files)
     await until(lambda: list(evaluation.directory.glob("*/data/documents/*/*")))
     return process
+
+
+def test_turns_that_fail_are_counted_and_said(evaluation: Eval) -> None:
+    provider = {"LLM_BASE_URL": "http://127.0.0.1:9/v1", "LLM_MODEL": "gone", "LLM_CONNECT_SECONDS": "1"}
+    done = evaluation.cli.run("eval", "answers", *evaluation.files, "--sample", 1, "--json", env=provider)
+    found = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, "citewire: 2 turns failed: provider_unavailable\n")
+    assert (found["failed"], found["answered"], found["removed"]["not_answered"]) == (
+        {"provider_unavailable": 2},
+        0.0,
+        0.0,
+    )
+    assert evaluation.left() == ([], [])
