@@ -92,6 +92,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "hitl_clarify": ("What exactly do you mean?", "请问您具体指的是什么？"),
     "hitl_clarify_slots": ("Please tell me more precisely: {slots}", "请补充以下信息：{slots}"),
     "hitl_scope_select": ("Which of these do you mean?", "您指的是以下哪一项？"),
+    "slot_year": ("the year", "年份"),
+    "slot_which": ("which one", "具体对象"),
     "hitl_options": ("You can choose:", "可选项："),
     "extractive_lead": ("The documents say:", "文档中的相关内容："),
     "extractive_part_not_found": ("I found nothing in the documents on this.", "文档中没有找到与此相关的内容。"),

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.catalogue import say
-from backend.rag.rules.evidence import Question, Sentence, Source, could_answer, in_order, weigh
+from backend.rag.decisions import DecisionInput
+from backend.rag.rules.evidence import Question, Sentence, Source, Weighed, could_answer, in_order, weigh
+from backend.rag.rules.plan import plan_rule
 from backend.rag.rules.question import AnswerKind, answer_kind, question_language
+from backend.rag.rules.rivals import rivals
 
 MAX_QUOTES = 3
 MAX_QUOTE_CHARS = 500
 _FOLLOWING_SHARE = 0.4
 """A further sentence is quoted when its score is at least this share of the best one's."""
-_ELSEWHERE_SHARE = 0.95
-"""The same for a sentence of another passage than the best."""
+_BESIDE_SHARE = 0.8
+"""The same for a sentence of another passage of the document."""
 _LEAST_SHARE = 0.12
 _NEAR_WEIGHT, _KIND_WEIGHT = 0.3, 0.15
 """What a sentence gains from the words around it, and from holding a number where one is asked for."""
@@ -47,11 +50,16 @@ def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | 
 
 
 def _parts(question: str, passages: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
-    """The questions to answer with the passages of each; passages of no part are of all."""
-    named = dict.fromkeys(part for item in passages for part in item.get("for_questions", ()))
-    return [(part, [item for item in passages if part in item.get("for_questions", (part,))]) for part in named] or [
-        (question, list(passages))
-    ]
+    """The parts to answer, each with its passages; the whole question with all of them when they name no parts.
+
+    A part for which nothing was found has no passages to name it: it is known where the parts are those of the rule.
+    """
+    named = list(dict.fromkeys(str(part) for item in passages for part in item.get("for_questions") or ()))
+    planned = plan_rule(DecisionInput(question, question_language(question))).sub_questions if named else []
+    parts = planned if set(named) <= set(planned) else named
+    if not parts:
+        return [(question, list(passages))]
+    return [(part, [item for item in passages if part in (item.get("for_questions") or ())]) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +75,29 @@ class ScoredSentence:
 def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list[ScoredSentence]:
     """At most ``MAX_QUOTES`` sentences, best first; empty when none shares enough with ``question``.
 
-    They are of the passage that answers most likely; another one is quoted beside it only for a sentence that holds
-    the question as well as the best one.
+    They are of the passage that answers most likely and of others of its document. Another document is quoted beside
+    it only when it answers as well and differently.
     """
     wanted, weighed = weigh(question, [Source.read(item) for item in passages])
+    ordered = in_order(weighed)
     kind = answer_kind(question)
-    ranked: list[ScoredSentence] = []
-    for place, one in enumerate(in_order(weighed)):
-        index = int(passages[one.place]["index"])
-        scored = [_scored(sentence, index, wanted, kind) for sentence in one.sentences if _may_quote(sentence, wanted)]
-        least = 0.0 if not ranked else max(other.score for other in ranked) * _ELSEWHERE_SHARE
-        ranked += [sentence for sentence in scored if sentence.score >= least] if place == 0 or ranked else scored
-    return _select(ranked)
+
+    def scored(one: Weighed, sentence: Sentence) -> ScoredSentence:
+        return _scored(sentence, int(passages[one.place]["index"]), wanted, kind)
+
+    found = [(one, sentence) for one in ordered for sentence in one.sentences if _may_quote(sentence, wanted)]
+    if not found:
+        return []
+    first = found[0][0]
+    own = [scored(one, sentence) for one, sentence in found if one is first]
+    best = max(sentence.score for sentence in own)
+    beside = [scored(one, sentence) for one, sentence in found if _same_document(one, first) and one is not first]
+    other = [scored(rival.of, rival.sentence) for rival in rivals(question, wanted, weighed)]
+    return _select(own + [sentence for sentence in beside if sentence.score >= best * _BESIDE_SHARE] + other)
+
+
+def _same_document(one: Weighed, other: Weighed) -> bool:
+    return one.source.document == other.source.document
 
 
 def _may_quote(sentence: Sentence, wanted: Question) -> bool:

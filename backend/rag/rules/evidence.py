@@ -129,7 +129,6 @@ def _read(source: Source, content: set[str]) -> Iterator[Sentence]:
         in_table = text.startswith("|")
         yield Sentence(text, heading, held, held | before | above | context, words)
         before = frozenset[str]() if in_table else held
-        before = frozenset[str]() if in_table else held
 
 
 _COVERAGE, _CLOSE, _PLACE = 2.0, 1.7, 9.0

@@ -1,41 +1,19 @@
 """What passages are worth for a question, by rules: whether they answer it, and whether they answer it in one way."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from backend.infra.analyze import STOP_WORDS, query_terms
+from backend.catalogue import say
 from backend.rag.decisions import MAX_OPTIONS, DecisionInput, GradeDecision
-from backend.rag.rules.evidence import (
-    NUMBER,
-    Question,
-    Sentence,
-    Source,
-    Weighed,
-    could_answer,
-    in_order,
-    likelihood,
-    weigh,
-)
+from backend.rag.rules.evidence import Question, Source, Weighed, in_order, likelihood, weigh
 from backend.rag.rules.question import answer_kind, question_language
+from backend.rag.rules.rivals import labels, rivals, slot_of
 
 LEAST, SURE = 0.5, 0.75
 """Likelihoods: below the first the passages do not answer; from the second on no other wording is tried."""
 RELATED = 0.15
 """Below this the passages are about something else."""
-
-_RIVAL_SHARE, _RIVAL_DISTANCE = 0.75, 0.05
-"""A sentence is a rival of the best one when it holds this share of the question's weight, and this close to it."""
-_SAME = 0.6
-"""Two sentences whose words overlap more than this say the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rival:
-    """A sentence that answers as well as any, and where it stands."""
-
-    sentence: Sentence
-    source: Source
+_ASKING = 0.6
+"""The confidence of a question back: that something answers is sure, what is meant is not."""
 
 
 def grade_rule(given: DecisionInput) -> GradeDecision:
@@ -73,102 +51,32 @@ def grade_rule(given: DecisionInput) -> GradeDecision:
 def _ambiguity(
     question: str, wanted: Question, best: Weighed, weighed: Sequence[Weighed], reason: str
 ) -> GradeDecision | None:
-    """A question back when several sentences answer equally well and differently."""
-    rivals = _rivals(question, wanted, weighed)
-    by_document = {rival.source.document: rival for rival in reversed(rivals)}
-    if len(by_document) > 1 and best.source.document in by_document:
-        options = _document_options([by_document[name] for name in dict.fromkeys(r.source.document for r in rivals)])
+    """A question back when several sentences answer equally well and differently: in several documents, or in one for
+    different things."""
+    found = rivals(question, wanted, weighed)
+    documents = {rival.document: rival.of.source.filename for rival in found}
+    names = list(dict.fromkeys(documents.values()))
+    if len(names) > 1 and best.source.document in documents:
         return GradeDecision(
             relevance="strong",
             answerability="partial",
             ambiguity="multiple_candidates",
             route="scope_select",
-            confidence=0.6,
-            options=options,
-            reason=f"{len(by_document)} documents answer differently; {reason}",
+            confidence=_ASKING,
+            options=names[:MAX_OPTIONS],
+            reason=f"{len(names)} documents answer differently; {reason}",
         )
-    labels = _labels(rivals)
-    if len(labels) > 1:
-        return GradeDecision(
-            relevance="strong",
-            answerability="partial",
-            ambiguity="missing_slot",
-            route="clarify",
-            confidence=0.6,
-            missing_slots=[_slot(labels, question)],
-            options=labels,
-            reason=f"the answer depends on what is meant; {reason}",
-        )
-    return None
-
-
-def _rivals(question: str, wanted: Question, weighed: Sequence[Weighed]) -> list[_Rival]:
-    """The sentences that hold the question best and could answer it, each of which says something else."""
-    kind = answer_kind(question)
-    found = [
-        (wanted.share(sentence.near), _Rival(sentence, one.source))
-        for one in weighed
-        for sentence in one.sentences
-        if sentence.held and could_answer(kind, sentence, wanted)
-    ]
-    most = max((share for share, _ in found), default=0.0)
-    rivals: list[_Rival] = []
-    for share, rival in sorted(found, key=lambda item: -item[0]):
-        if share < max(_RIVAL_SHARE, most - _RIVAL_DISTANCE):
-            break
-        if all(_differ(rival.sentence, other.sentence) for other in rivals):
-            rivals.append(rival)
-    return rivals
-
-
-def _differ(one: Sentence, other: Sentence) -> bool:
-    """Whether two sentences say different things: other numbers, or mostly other words."""
-    numbers = [{word for word in sentence.words if NUMBER.search(word)} for sentence in (one, other)]
-    if numbers[0] != numbers[1]:
-        return True
-    words = [set(sentence.words) - STOP_WORDS for sentence in (one, other)]
-    return len(words[0] & words[1]) < _SAME * len(words[0] | words[1])
-
-
-def _document_options(rivals: Sequence[_Rival]) -> list[str]:
-    """Each document by its file name."""
-    return list(dict.fromkeys(rival.source.filename for rival in rivals))[:MAX_OPTIONS]
-
-
-def _labels(rivals: Sequence[_Rival]) -> list[str]:
-    """What tells the rivals apart, in the documents' own words: their headings, the first cells of table rows, or the
-    words in which their sentences differ before they differ in the answer."""
-    if len(rivals) < 2:
-        return []
-    for labels in (
-        [_first_cell(rival.sentence) for rival in rivals],
-        [rival.sentence.heading for rival in rivals],
-        _differing(rivals),
-    ):
-        if all(labels) and len(set(labels)) == len(labels):
-            return labels[:MAX_OPTIONS]
-    return []
-
-
-def _first_cell(sentence: Sentence) -> str:
-    return sentence.text.strip("| ").split("|")[0].strip() if sentence.text.startswith("|") else ""
-
-
-_NAME = re.compile(r"[A-Z][\w-]*\d[\w-]*|\b(?:19|20)\d\d\b|[A-Z]{2,}\b|\b[A-Z][a-z]+\b")
-
-
-def _differing(rivals: Sequence[_Rival]) -> list[str]:
-    """The first name (a model, a year, a place) of each sentence that the others do not have."""
-    found: list[str] = []
-    for rival in rivals:
-        others = {word for other in rivals if other is not rival for word in other.sentence.words}
-        names = [name for name in _NAME.findall(rival.sentence.text) if not others.intersection(query_terms(name))]
-        found.append(names[0] if names and query_terms(names[0]) else "")
-    return found
-
-
-def _slot(labels: Sequence[str], question: str) -> str:
-    chinese = question_language(question) == "zh"
-    if all(re.fullmatch(r"(?:19|20)\d\d年?", label) for label in labels):
-        return "年份" if chinese else "year"
-    return "具体对象" if chinese else "which one"
+    ways = labels([rival for rival in found if rival.document == best.source.document])
+    if not ways:
+        return None
+    slot = say(slot_of(ways, answer_kind(question)), question_language(question))
+    return GradeDecision(
+        relevance="strong",
+        answerability="partial",
+        ambiguity="missing_slot",
+        route="clarify",
+        confidence=_ASKING,
+        missing_slots=[slot],
+        options=ways[:MAX_OPTIONS],
+        reason=f"{len(ways)} answers for different things; {reason}",
+    )
