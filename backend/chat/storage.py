@@ -115,7 +115,7 @@ class ConversationStorage:
             _refuse(session, claim, pending)
             ref = RunRef(uuid7(), claim.user_id, session.id, claim.session_id, uuid7(), uuid7())
             written_at = await claim_repository.write_turn(connection, ref, claim, session.first_seq)
-            if stored is not None:  # the row is locked since it was read: no other turn takes the question too
+            if PENDING_HITL in session.meta:  # the row is locked since it was read: no other turn takes it too
                 await repository.drop_meta(connection, session.id, PENDING_HITL)
                 await run_repository.take_hitl(connection, ref.run_id, None if pending is None else stored)
         changed = _turn_messages(ref, claim, session.first_seq, written_at)
@@ -150,10 +150,9 @@ class ConversationStorage:
             pending = _pending_after(end, finished.taken_hitl)
             if pending is not None:
                 await repository.merge_meta(connection, session.id, {PENDING_HITL: pending})
-            await repository.finish_message(connection, ref.message_id, end)
+            changed = await repository.finish_message(connection, ref.message_id, end)
             if tail is not None:
                 await run_repository.append_events(connection, tail)
-            changed = await repository.messages_by_id(connection, [ref.message_id])
         await self._write_through(ref.user_id, ref.session_id, session, changed)
         return True
 
