@@ -62,6 +62,14 @@ class SessionKey:
     id: UUID
 
 
+_LOCK_USER = (
+    update(User)
+    .where(User.id == bindparam("user"))
+    .values(sessions_version=_next_version)
+    .returning(User.sessions_version)
+)
+
+
 async def lock_user(connection: AsyncConnection, user_id: UUID) -> int | None:
     """Serialize the writers of one user's sessions and raise the version of the list, which is given.
 
@@ -70,10 +78,7 @@ async def lock_user(connection: AsyncConnection, user_id: UUID) -> int | None:
     Every transaction that writes a session takes this lock first, so the order
     (user, session, run) is the same everywhere.
     """
-    result = await connection.execute(
-        update(User).where(User.id == user_id).values(sessions_version=_next_version).returning(User.sessions_version)
-    )
-    return result.scalar()
+    return (await connection.execute(_LOCK_USER, {"user": user_id})).scalar()
 
 
 async def list_version(connection: AsyncConnection, user_id: UUID) -> int:
@@ -139,23 +144,7 @@ async def drop_meta(connection: AsyncConnection, row_id: UUID, key: str) -> None
     await update_session(connection, row_id, meta=ChatSession.meta.op("-")(key))
 
 
-async def finish_message(connection: AsyncConnection, message_id: UUID, end: TurnEnd) -> None:
-    """Write the answer of an ended turn over its pending placeholder."""
-    await connection.execute(
-        update(ChatMessage)
-        .where(ChatMessage.id == message_id)
-        .values(
-            content=end.content,
-            status=end.status,
-            rag_trace=normalize_rag_trace(end.rag_trace),
-            citations=[item.model_dump(mode="json") for item in end.citations],
-            usage=end.usage.model_dump() if end.usage else None,
-            finish_reason=end.finish_reason,
-            flags=list(end.flags),
-        )
-    )
-
-
+_ANSWER_FIELDS = ("content", "status", "rag_trace", "citations", "usage", "finish_reason", "flags")
 _MESSAGE_COLUMNS = (
     ChatMessage.id,
     ChatMessage.seq,
@@ -235,10 +224,27 @@ async def messages(
     return [_message(row) for row in reversed(rows)]
 
 
-async def messages_by_id(connection: AsyncConnection, ids: Sequence[UUID]) -> list[StoredMessage]:
-    """The messages with these ids, ascending. For ids that were read under the owner's predicate."""
-    rows = await connection.execute(select(*_MESSAGE_COLUMNS).where(ChatMessage.id.in_(ids)).order_by(ChatMessage.seq))
-    return [_message(row) for row in rows]
+_FINISH_MESSAGE = (
+    update(ChatMessage)
+    .where(ChatMessage.id == bindparam("message"))
+    .values({name: bindparam(f"new_{name}") for name in _ANSWER_FIELDS})
+    .returning(*_MESSAGE_COLUMNS)
+)
+
+
+async def finish_message(connection: AsyncConnection, message_id: UUID, end: TurnEnd) -> list[StoredMessage]:
+    """Write the answer of an ended turn over its pending placeholder; gives the message as it is now."""
+    fields = {
+        "content": end.content,
+        "status": end.status,
+        "rag_trace": normalize_rag_trace(end.rag_trace),
+        "citations": [item.model_dump(mode="json") for item in end.citations],
+        "usage": end.usage.model_dump() if end.usage else None,
+        "finish_reason": end.finish_reason,
+        "flags": list(end.flags),
+    }
+    values = {"message": message_id, **{f"new_{name}": value for name, value in fields.items()}}
+    return [_message(row) for row in await connection.execute(_FINISH_MESSAGE, values)]
 
 
 async def message(connection: AsyncConnection, user_id: UUID, message_id: UUID) -> StoredMessage | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import Row, func, select, text, update
+from sqlalchemy import Row, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -128,6 +128,17 @@ class Finished:
     taken_hitl: Any
 
 
+_FINISHED: dict[str, Any] = {
+    **{name: bindparam(f"new_{name}") for name in ("status", "error", "finish_reason", "asked_hitl", "last_seq")},
+    "finished_at": func.now(),
+}
+_FINISH = (
+    update(Run).where(Run.id == bindparam("run"), Run.status == "running").values(_FINISHED).returning(Run.taken_hitl)
+)
+_FINISH_OWN = _FINISH.where(Run.worker_id == bindparam("worker"))
+_FINISH_EXPIRED = _FINISH.where(Run.lease_expires_at < func.now())
+
+
 async def finish(
     connection: AsyncConnection, run_id: UUID, end: TurnEnd, last_seq: int, *, worker_id: str | None
 ) -> Finished | None:
@@ -135,20 +146,18 @@ async def finish(
 
     With ``worker_id=None`` (the reaper) the lease must have expired instead.
     """
-    owned = Run.lease_expires_at < func.now() if worker_id is None else Run.worker_id == worker_id
-    result = await connection.execute(
-        update(Run)
-        .where(Run.id == run_id, Run.status == "running", owned)
-        .values(
-            status=end.status,
-            error=end.error.model_dump(mode="json") if end.error else None,
-            finish_reason=end.finish_reason,
-            asked_hitl=None if end.asks is None else end.asks.model_dump(mode="json"),
-            last_seq=last_seq,
-            finished_at=func.now(),
-        )
-        .returning(Run.taken_hitl)
-    )
+    values: dict[str, Any] = {
+        "run": run_id,
+        "new_status": end.status,
+        "new_error": end.error.model_dump(mode="json") if end.error else None,
+        "new_finish_reason": end.finish_reason,
+        "new_asked_hitl": None if end.asks is None else end.asks.model_dump(mode="json"),
+        "new_last_seq": last_seq,
+    }
+    if worker_id is None:
+        result = await connection.execute(_FINISH_EXPIRED, values)
+    else:
+        result = await connection.execute(_FINISH_OWN, {**values, "worker": worker_id})
     row = result.first()
     return None if row is None else Finished(row.taken_hitl)
 
@@ -184,16 +193,24 @@ async def insert_events(connection: AsyncConnection, batches: Sequence[EventBatc
     )
 
 
+_BATCH = upsert(RunEvents).values(
+    {name: bindparam(name) for name in ("run_id", "first_seq", "last_seq", "events")},
+)
+_APPEND = _BATCH.on_conflict_do_update(
+    index_elements=["run_id", "first_seq"],
+    set_={"last_seq": _BATCH.excluded.last_seq, "events": _BATCH.excluded.events},
+)
+
+
 async def append_events(connection: AsyncConnection, batch: EventBatch) -> None:
     """Append one batch without asking who owns the run: for the transaction that has just made it terminal."""
-    statement = upsert(RunEvents).values(
-        run_id=batch.run_id,
-        first_seq=batch.first_seq,
-        last_seq=batch.last_seq,
-        events=b"\n".join(batch.events).decode(),
-    )
-    written = {"last_seq": statement.excluded.last_seq, "events": statement.excluded.events}
-    await connection.execute(statement.on_conflict_do_update(index_elements=["run_id", "first_seq"], set_=written))
+    values = {
+        "run_id": batch.run_id,
+        "first_seq": batch.first_seq,
+        "last_seq": batch.last_seq,
+        "events": b"\n".join(batch.events).decode(),
+    }
+    await connection.execute(_APPEND, values)
 
 
 async def read_events(
