@@ -145,13 +145,15 @@ async def ask(arms: Mapping[Arm, Awaitable[ArmHits]], failures: tuple[type[Excep
 
 
 def fuse(ranked: Mapping[Arm, ArmHits], limit: int) -> list[IndexHit]:
-    """Reciprocal rank fusion of what the arms found; equal scores are ordered by the better rank, then id."""
+    """Reciprocal rank fusion of what the arms found; equal scores are ordered by the better rank, then by words, which tell
+    identifiers apart, then by id."""
     arms: dict[UUID, dict[Arm, int]] = {}
     for arm, chunk_ids in ranked.items():
         for rank, chunk_id in enumerate(chunk_ids, start=1):
             arms.setdefault(chunk_id, {})[arm] = rank
     scored = [(sum(1 / (RRF_K + rank) for rank in ranks.values()), chunk_id) for chunk_id, ranks in arms.items()]
-    scored.sort(key=lambda item: (-item[0], min(arms[item[1]].values()), item[1]))
+    last = len(arms) + 1
+    scored.sort(key=lambda item: (-item[0], min(arms[item[1]].values()), arms[item[1]].get("sparse", last), item[1]))
     similarities = ranked.get("dense", {})
     return [
         IndexHit(chunk_id, score, rank, arms[chunk_id], similarities.get(chunk_id))
