@@ -112,15 +112,16 @@ def _message(name: str, seq: Any, kind: str, content: Any, status: str) -> dict[
     return {**place, "id": bindparam(name), "type": kind, "content": content, "status": status}
 
 
-_WRITE = (
+_HUMAN = (
     insert(ChatMessage)
-    .values(
-        [
-            _message("human", bindparam("seq"), "human", bindparam("message"), "completed"),
-            _message("answer", bindparam("seq") + 1, "ai", "", "pending"),
-        ]
-    )
-    .add_cte(_RUN)
+    .values(_message("human", bindparam("seq"), "human", bindparam("message"), "completed"))
+    .returning(ChatMessage.id)
+    .cte("human")
+)
+_WRITE = (  # one insert of two rows would be compiled anew each time
+    insert(ChatMessage)
+    .values(_message("answer", bindparam("seq") + 1, "ai", "", "pending"))
+    .add_cte(_RUN, _HUMAN)
     .returning(ChatMessage.created_at)
 )
 
@@ -158,4 +159,4 @@ async def write_turn(connection: AsyncConnection, ref: RunRef, claim: TurnClaim,
         "seq": first_seq,
         "message": claim.message,
     }
-    return (await connection.execute(_WRITE, values)).scalars().all()[0]
+    return (await connection.execute(_WRITE, values)).scalar_one()
