@@ -96,8 +96,8 @@ async def test_a_turn_is_counted_by_its_end_with_its_tokens_and_times(at: Runnin
     assert grown("tokens_total", kind="output") == usage["output_tokens"] > 0
     assert grown("first_token_seconds_count") == 1
     assert grown("stage_seconds_count", stage="turn") == 2
-    assert grown("stage_seconds_count", stage="model") == 3
-    for stage in ("plan", "retrieve", "merge", "rerank", "answer", "embed", "search"):
+    assert grown("stage_seconds_count", stage="model") == 5  # a plan and a grade beside those of the two turns
+    for stage in ("plan", "retrieve", "merge", "rerank", "grade", "embed", "search"):
         assert grown("stage_seconds_count", stage=stage) == 1, stage
     for stage in ("history", "agent", "finish"):
         assert grown("stage_seconds_count", stage=stage) == 2, stage

@@ -78,8 +78,8 @@ async def test_a_turn_is_a_tree_of_spans_without_a_word_of_it(
 
     whole, broken = (_tree(collector.spans, stream.run_id) for stream in (seen, failed))
     assert whole["turn"] == {"history", "agent", "finish"}
-    assert whole["agent"] == {"model", "plan", "retrieve", "merge", "rerank", "answer"}
-    assert whole["retrieve"] == {"embed", "search"}
+    assert whole["agent"] == {"model", "plan", "retrieve", "merge", "rerank", "grade"}
+    assert whole["retrieve"] == {"embed", "search", "load"}
     assert broken == {"turn": {"history", "agent", "finish"}, "agent": {"model"}}
     errors = {span.name: _attributes(span).get("error.type") for span in collector.spans if _attributes(span)}
     assert errors["agent"] == failed.one("error")["code"]
