@@ -56,15 +56,30 @@ def _add_search(tree: Tree, trace: Json) -> None:
     stage = str(trace.get("retrieval_stage", ""))
     tree.add(_line("Question", trace.get("query", ""), _STAGES.get(stage, stage)))
     _add_plan(tree, trace)
-    for number, sub in enumerate(_list(trace, "sub_traces"), start=1):
-        _add_search(tree.add(_line(f"Part {number}")), sub)
-    _add_recall(tree, trace)
-    _add_merge(tree, trace)
-    _add_rerank(tree, trace)
+    _add_resumed(tree, trace)
+    if parts := _list(trace, "sub_traces"):
+        _add_parts(tree, trace, parts)
+    else:
+        _add_recall(tree, trace)
+        _add_rewrite(tree, trace)
+        _add_merge(tree, trace)
+        _add_rerank(tree, trace)
     _add_grade(tree, trace)
-    _add_rewrite(tree, trace)
-    _add_question_back(tree, trace)
+    _add_decision(tree, trace)
+    _add_asked_back(tree, trace)
     _add_result(tree, trace)
+
+
+def _add_parts(tree: Tree, trace: Json, parts: Sequence[Json]) -> None:
+    """The parts with all their stages, and how many of their passages are the evidence of the whole question."""
+    questions = _list(trace, "sub_questions")
+    for number, part in enumerate(parts, start=1):
+        asked = part.get("query") or (questions[number - 1] if number <= len(questions) else "")
+        _add_search(tree.add(_line(f"Part {number}")), {"query": asked, **part})
+    kept = [len(_list(part, "retrieved_chunks")) for part in parts if part.get("route") != "no_knowledge"]
+    merged = trace.get("synthesis_merged_count")
+    together = tree.add(_line("Put together", f"{sum(kept)} passages of {len(kept)} parts", _left(merged)))
+    _add_dropped(together, sum(kept), merged, "found by several parts, or beyond the number that is kept")
 
 
 def _add_plan(tree: Tree, trace: Json) -> None:
@@ -76,10 +91,11 @@ def _add_plan(tree: Tree, trace: Json) -> None:
 
 
 def _add_recall(tree: Tree, trace: Json) -> None:
-    found = _list(trace, "initial_retrieved_chunks")
-    count = trace.get("recall_count")
-    if count is None and not found:
+    found, count = _list(trace, "initial_retrieved_chunks"), trace.get("recall_count")
+    if trace.get("hitl_resumed") or (count is None and not found):
         return
+    if _rewritten(trace):
+        count = len(found)  # the counts of the trace are those of the second search
     wanted = f"of {trace['candidate_k']} wanted" if "candidate_k" in trace else ""
     level = f"level {trace['leaf_retrieve_level']}" if "leaf_retrieve_level" in trace else ""
     recall = tree.add(
@@ -87,9 +103,14 @@ def _add_recall(tree: Tree, trace: Json) -> None:
     )
     if trace.get("candidate_k_config_error"):
         recall.add(_line(trace["candidate_k_config_error"]))
+    _add_recalled(recall, found, trace)
+
+
+def _add_recalled(branch: Tree, found: Sequence[Json], trace: Json) -> None:
+    """What a search found; a passage that is no evidence itself may be so within its section."""
     used = {chunk.get("chunk_id") for chunk in _list(trace, "retrieved_chunks")}
     for number, chunk in enumerate(found, start=1):
-        recall.add(_chunk(number, chunk, "" if chunk.get("chunk_id") in used else "not in the evidence"))
+        branch.add(_chunk(number, chunk, "" if chunk.get("chunk_id") in used else "not in the evidence"))
 
 
 def _mode(trace: Json) -> str:
@@ -132,43 +153,79 @@ def _add_dropped(branch: Tree, before: int | None, after: int | None, why: str) 
 
 
 def _add_grade(tree: Tree, trace: Json) -> None:
-    if not trace.get("route"):
-        return
-    words = [
+    judged = [
         f"{name} {trace[f'evidence_{name}']}"
         for name in ("relevance", "answerability", "ambiguity", "confidence")
         if trace.get(f"evidence_{name}") is not None
     ]
-    tree.add(
-        _line("Decision", trace["route"], trace.get("retrieval_status", ""), *words, trace.get("evidence_reason", ""))
-    )
+    if judged or trace.get("evidence_reason"):
+        tree.add(_line("Grade", *judged, trace.get("evidence_reason", ""), _slots(trace)))
+
+
+def _slots(trace: Json) -> str:
+    slots = _list(trace, "missing_slots")
+    return f"missing: {', '.join(slots)}" if slots else ""
+
+
+def _add_decision(tree: Tree, trace: Json) -> None:
+    if not trace.get("route"):
+        return
+    decision = tree.add(_line("Decision", trace["route"], trace.get("retrieval_status", "")))
+    if trace["route"] == "no_knowledge":
+        decision.add(_line(f"starved at {_starved(trace)}"))
+
+
+def _starved(trace: Json) -> str:
+    """Which stage left nothing to answer from."""
+    if _list(trace, "sub_traces"):
+        return "every part"
+    if trace.get("recall_count") == 0 and not _list(trace, "initial_retrieved_chunks"):
+        return "recall: no passage matches the question"
+    if trace.get("post_threshold_count") == 0:
+        return "rerank: every passage is below the score floor"
+    if trace.get("evidence_relevance") == "none":
+        return "grade: the passages are about something else"
+    return "grade: the passages do not answer the question"
+
+
+def _rewritten(trace: Json) -> bool:
+    return bool(trace.get("rewrite_method") or _list(trace, "rewrite_retrieved_chunks"))
 
 
 def _add_rewrite(tree: Tree, trace: Json) -> None:
-    found = _list(trace, "rewrite_retrieved_chunks")
-    if not trace.get("rewrite_method") and not found:
+    if not _rewritten(trace):
         return
     query = trace.get("rewritten_query") or trace.get("step_back_question") or trace.get("hyde_document") or ""
-    branch = tree.add(_line("Rewrite", trace.get("rewrite_method", ""), _short(query), f"{len(found)} passages"))
-    for number, chunk in enumerate(found, start=1):
-        branch.add(_chunk(number, chunk))
+    branch = tree.add(_line("Rewrite", trace.get("rewrite_method", ""), _short(query)))
+    found = _list(trace, "rewrite_retrieved_chunks")
+    second = branch.add(_line("Recall", f"{len(found)} passages", _mode(trace), "searched together with the first"))
+    _add_recalled(second, found, trace)
 
 
-def _add_question_back(tree: Tree, trace: Json) -> None:
-    if trace.get("hitl_prompt"):
-        back = tree.add(_line("Asked back", trace["hitl_prompt"], *_list(trace, "missing_slots")))
-        for option in _list(trace, "hitl_options"):
-            back.add(_line(option))
-    if trace.get("hitl_resumed"):
-        found = _list(trace, "hitl_targeted_retrieved_chunks")
-        back = tree.add(_line("Resumed", f"with: {trace.get('hitl_answer', '')}", f"{len(found)} passages"))
-        for number, chunk in enumerate(found, start=1):
-            back.add(_chunk(number, chunk))
+def _add_resumed(tree: Tree, trace: Json) -> None:
+    if not trace.get("hitl_resumed"):
+        return
+    before = f"after {trace['hitl_resume_from_route']}" if trace.get("hitl_resume_from_route") else ""
+    found = _list(trace, "hitl_targeted_retrieved_chunks")
+    back = tree.add(_line("Resumed", before, f"with: {trace.get('hitl_answer', '')}"))
+    recall = back.add(_line("Recall", f"{len(found)} passages", _mode(trace)))
+    _add_recalled(recall, found, trace)
+
+
+def _add_asked_back(tree: Tree, trace: Json) -> None:
+    if not trace.get("hitl_prompt"):
+        return
+    back = tree.add(_line("Asked back", trace["hitl_prompt"]))
+    for option in _list(trace, "hitl_options"):
+        back.add(_line(option))
 
 
 def _add_result(tree: Tree, trace: Json) -> None:
     kept = _list(trace, "retrieved_chunks")
     result = tree.add(_line("Evidence", f"{len(kept)} passages"))
+    if trace.get("route") == "answer":
+        found = trace.get("synthesis_merged_count", trace.get("post_threshold_count"))
+        _add_dropped(result, found, len(kept), "no room in the prompt")
     for number, chunk in enumerate(kept, start=1):
         result.add(_chunk(number, chunk))
 

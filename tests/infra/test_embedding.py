@@ -152,6 +152,26 @@ async def test_provider_faults_have_codes(status: int, body: Any, code: str) -> 
     assert caught.value.code == code
 
 
+async def test_a_question_that_a_provider_finds_too_long_is_embedded_in_windows() -> None:
+    async with provider((400, {}), (200, vectors)) as server:
+        embedder = OpenAIEmbedder(server.url, "m", 2)
+        result = await embedder.embed_query("ab" * 500)
+        await embedder.aclose()
+    assert ["".join(request["input"]) for request in server.requests] == ["ab" * 500] * 2
+    assert [len(request["input"]) for request in server.requests] == [1, 3]
+    summed = [0.6 + 3 / math.hypot(3, 8) + 3 / math.hypot(3, 12), 0.8 + 8 / math.hypot(3, 8) + 12 / math.hypot(3, 12)]
+    assert result == pytest.approx([value / math.hypot(*summed) for value in summed])
+
+
+async def test_a_short_question_that_a_provider_refuses_is_not_asked_again() -> None:
+    async with provider((400, {})) as server:
+        embedder = OpenAIEmbedder(server.url, "m", 2)
+        with pytest.raises(ProviderError):
+            await embedder.embed_query("ab")
+        await embedder.aclose()
+    assert len(server.requests) == 1
+
+
 async def test_provider_that_is_not_there() -> None:
     async with provider((200, vectors)) as server:
         url = server.url

@@ -145,8 +145,8 @@ async def ask(arms: Mapping[Arm, Awaitable[ArmHits]], failures: tuple[type[Excep
 
 
 def fuse(ranked: Mapping[Arm, ArmHits], limit: int) -> list[IndexHit]:
-    """Reciprocal rank fusion of what the arms found; equal scores are ordered by the better rank, then by words, which tell
-    identifiers apart, then by id."""
+    """Reciprocal rank fusion of what the arms found; equal scores are ordered by the better rank, then by the rank by
+    words, which tell identifiers apart, then by id."""
     arms: dict[UUID, dict[Arm, int]] = {}
     for arm, chunk_ids in ranked.items():
         for rank, chunk_id in enumerate(chunk_ids, start=1):
