@@ -102,7 +102,7 @@ def _same_document(one: Weighed, other: Weighed) -> bool:
 
 def _may_quote(sentence: Sentence, wanted: Question) -> bool:
     """A sentence that holds less answers something else; a heading answers nothing."""
-    return bool(sentence.held) and wanted.share(sentence.near) >= _LEAST_SHARE and not sentence.text.startswith("#")
+    return bool(sentence.held) and wanted.share(sentence.near) >= _LEAST_SHARE and not sentence.is_heading
 
 
 def _scored(sentence: Sentence, index: int, wanted: Question, kind: AnswerKind) -> ScoredSentence:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from backend.infra.analyze import STOP_WORDS, query_terms, sentences, terms
+from backend.infra.analyze import STOP_WORDS, sentences, terms
 from backend.rag.retrieve import Candidate
-from backend.rag.rules.question import AnswerKind, content_terms, core
+from backend.rag.rules.question import AnswerKind, asked_terms
 from backend.rag.rules.spelling import respelled
 
 NUMBER = re.compile(
@@ -43,14 +43,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence of a source as it stands there, below ``heading`` (of a table row, the table's first row).
+    """A sentence of a source as it stands there, below ``heading``; ``is_heading`` of a heading and of the first row
+    of a table, which answer nothing.
 
-    ``held`` are the question's terms in it, ``near`` those in it, in the sentence before it, in its heading and in the
-    source's; ``words`` are all of its terms.
+    ``held`` are the question's terms in it, ``near`` those in it, in the sentence before it, in the headings and the
+    table's first row above it and in the source's own; ``words`` are all of its terms.
     """
 
     text: str
     heading: str
+    is_heading: bool
     held: frozenset[str]
     near: frozenset[str]
     words: Sequence[str]
@@ -83,7 +85,7 @@ class Question:
 
 def weigh(question: str, sources: Sequence[Source]) -> tuple[Question, list[Weighed]]:
     """``sources`` in their order. A term that is everywhere weighs little, one that is nowhere most."""
-    content = content_terms(set(query_terms(respelled(core(question), [source.text for source in sources]))))
+    content = asked_terms(respelled(question, [source.text for source in sources]))
     read = [list(_read(source, content)) for source in sources]
     held = [frozenset[str]().union(*(sentence.near for sentence in found)) for found in read]
     wanted = Question({term: _weight(term, held) for term in content})
@@ -103,7 +105,7 @@ def weigh(question: str, sources: Sequence[Source]) -> tuple[Question, list[Weig
 
 def could_answer(kind: AnswerKind, sentence: Sentence, wanted: Question) -> bool:
     """Whether ``sentence`` says anything that the question does not: of a number or time, another number."""
-    if sentence.text.startswith("#"):
+    if sentence.is_heading:
         return False
     new = [word for word in sentence.words if word not in wanted.weights and word not in STOP_WORDS]
     if kind in ("number", "time"):
@@ -118,20 +120,25 @@ def _weight(term: str, held: Sequence[frozenset[str]]) -> float:
 def _read(source: Source, content: set[str]) -> Iterator[Sentence]:
     context = content.intersection(terms(f"{source.filename} {source.heading}"))
     heading = source.heading.rpartition(" > ")[2]
-    above = frozenset[str]()
-    before = frozenset[str]()
+    path: dict[int, frozenset[str]] = {}
+    row = before = frozenset[str]()
     in_table = False
     for text in sentences(source.text):
         words = terms(text)
         held = frozenset(content.intersection(words))
-        if text.startswith("#") or (text.startswith("|") and not in_table):
-            heading, above, before = text.strip("#| "), held, frozenset[str]()
+        depth = len(text) - len(text.lstrip("#"))
+        opens_table = text.startswith("|") and not in_table
+        if depth:
+            path = {level: terms_above for level, terms_above in path.items() if level < depth} | {depth: held}
+            heading = text.strip("# ")
         in_table = text.startswith("|")
-        yield Sentence(text, heading, held, held | before | above | context, words)
-        before = frozenset[str]() if in_table else held
+        row = row if in_table and not opens_table else held if opens_table else frozenset[str]()
+        above = frozenset[str]().union(*path.values(), row, context)
+        yield Sentence(text, heading, bool(depth) or opens_table, held, held | before | above, words)
+        before = frozenset[str]() if in_table or depth else held
 
 
-_COVERAGE, _CLOSE, _PLACE = 2.0, 1.7, 9.0
+_COVERAGE, _CLOSE, _PLACE = 2.0, 1.7, 1.0
 
 
 def in_order(weighed: Sequence[Weighed]) -> list[Weighed]:
@@ -162,5 +169,5 @@ def likelihood(best: Weighed, weighed: Sequence[Weighed], *, chinese: bool) -> f
     Wikipedia paragraphs, once with the paragraph that answers and once without it, in libraries of 1 to 240 paragraphs
     (docs/extractive.md); the figures reported there are of other paragraphs.
     """
-    score = 1.5 * best.coverage + 4.1 * best.close - 5.5 * best.lacking + 8.9 * ahead(best, weighed)
-    return 1 / (1 + math.exp(-(score + (2.0 if chinese else 0.0) - 0.5)))
+    score = 2.5 * best.coverage + 2.6 * best.close - 4.2 * best.lacking + 9.0 * ahead(best, weighed)
+    return 1 / (1 + math.exp(-(score + (1.3 if chinese else 0.0) - 1.2)))

@@ -87,6 +87,28 @@ def core(question: str) -> str:
     return left if query_terms(left) else question
 
 
+_ASKING_WORDS = re.compile(
+    r"|".join(
+        (
+            r"\bhow (?:many|much|long|old|far|large|big|tall|high|fast|heavy|often|wide|deep|late|soon|quickly)\b",
+            r"\b(?:what|which) (?:kind|type|sort)s? of\b",
+            r"(?:是|叫|做|为|有|用)?(?:什么|多少|哪些|哪个|哪位|哪里|哪儿|哪|谁|何时|何处|几)(?:时[候间]|地方|人|样|种|个)?",
+            r"(?:有)?多[大长高远久重深宽快]|为何|怎么样?|怎样|如何|是否|能否|能不能|可不可以|是不是|有没有",
+            r"的|了|吗|呢|吧|啊|呀|嘛|是|请",
+        )
+    ),
+    re.IGNORECASE,
+)
+"""What asks in a question, and Chinese particles: where they stand, no word goes on."""
+
+
+def asked_terms(question: str) -> set[str]:
+    """The terms of a question that an answer has to be about."""
+    return content_terms(set(query_terms(_ASKING_WORDS.sub(" ", core(question))))) or content_terms(
+        set(query_terms(question))
+    )
+
+
 def content_terms(wanted: set[str]) -> set[str]:
     """Those of a question's terms that name something: no question words, and single Han characters only in a question
     that has nothing longer."""
