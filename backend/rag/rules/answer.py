@@ -7,9 +7,10 @@ from typing import Any
 
 from backend.catalogue import say
 from backend.rag.decisions import DecisionInput
-from backend.rag.rules.evidence import Question, Sentence, Source, Weighed, could_answer, in_order, weigh
+from backend.rag.rules.evidence import Question, Weighed, could_answer, in_order, may_quote, weigh
 from backend.rag.rules.plan import plan_rule
 from backend.rag.rules.question import AnswerKind, answer_kind, question_language
+from backend.rag.rules.reading import Sentence, Source
 from backend.rag.rules.rivals import rivals
 
 MAX_QUOTES = 3
@@ -18,7 +19,6 @@ _FOLLOWING_SHARE = 0.4
 """A further sentence is quoted when its score is at least this share of the best one's."""
 _BESIDE_SHARE = 0.8
 """The same for a sentence of another passage of the document."""
-_LEAST_SHARE = 0.12
 _NEAR_WEIGHT, _KIND_WEIGHT = 0.3, 0.15
 """What a sentence gains from the words around it, and from holding a number where one is asked for."""
 _WRAPPED_HAN = re.compile(r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])[ \t]*\r?\n[ \t]*(?=[\u3400-\u9fff])")
@@ -85,7 +85,7 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
     def scored(one: Weighed, sentence: Sentence) -> ScoredSentence:
         return _scored(sentence, int(passages[one.place]["index"]), wanted, kind)
 
-    found = [(one, sentence) for one in ordered for sentence in one.sentences if _may_quote(sentence, wanted)]
+    found = [(one, sentence) for one in ordered for sentence in one.sentences if may_quote(sentence, wanted)]
     if not found:
         return []
     first = found[0][0]
@@ -98,11 +98,6 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
 
 def _same_document(one: Weighed, other: Weighed) -> bool:
     return one.source.document == other.source.document
-
-
-def _may_quote(sentence: Sentence, wanted: Question) -> bool:
-    """A sentence that holds less answers something else; a heading answers nothing."""
-    return bool(sentence.held) and wanted.share(sentence.near) >= _LEAST_SHARE and not sentence.is_heading
 
 
 def _scored(sentence: Sentence, index: int, wanted: Question, kind: AnswerKind) -> ScoredSentence:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from backend.catalogue import say
 from backend.rag.decisions import MAX_OPTIONS, DecisionInput, GradeDecision
-from backend.rag.rules.evidence import Question, Source, Weighed, in_order, likelihood, weigh
+from backend.rag.rules.evidence import Question, Weighed, in_order, likelihood, may_quote, weigh
 from backend.rag.rules.question import answer_kind, question_language
+from backend.rag.rules.reading import Source
 from backend.rag.rules.rivals import labels, rivals, slot_of
 
 LEAST, SURE = 0.5, 0.75
@@ -26,13 +27,14 @@ def grade_rule(given: DecisionInput) -> GradeDecision:
     best = in_order(weighed)[0]
     likely = likelihood(best, weighed, chinese=question_language(given.question) == "zh")
     reason = f"the best passage holds {best.coverage:.0%} of the question, likelihood {likely:.2f}"
-    if likely < LEAST:
+    quotable = any(may_quote(sentence, wanted) for one in weighed for sentence in one.sentences)
+    if likely < LEAST or not quotable:
         related = likely >= RELATED
         return GradeDecision(
             relevance="weak" if related else "none",
             answerability="none",
             route="rewrite" if related else "no_knowledge",
-            confidence=round(1 - likely, 2),
+            confidence=round(1 - min(likely, LEAST), 2),
             reason=reason,
         )
     asked = _ambiguity(given.question, wanted, best, weighed, reason)

@@ -40,7 +40,7 @@ _COMPARES = re.compile(
     re.IGNORECASE,
 )
 _JOINED = re.compile(
-    r"(?:,|;|\band\b)\s*(?:and\s+|also\s+)?(?:who|whom|whose|what|when|where|why|how)\b"
+    r"(?:,|;|\band\b)\s*(?:and\s+|also\s+)?(?:who|whom|whose|what|when|where|why|how)\b|\band\s+(?:also\s+)?which\b"
     r"|[，；,;](?:以及|并且|另外|还有|又|而且)?[^，；,;]{0,8}(?:谁|什么|哪|多少|几|何时|怎|为何|多[大长高远久重深宽快])",
     re.IGNORECASE,
 )

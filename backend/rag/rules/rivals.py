@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from backend.infra.analyze import STOP_WORDS, terms
-from backend.rag.rules.evidence import NUMBER, Question, Sentence, Weighed, could_answer
+from backend.rag.rules.evidence import NUMBER, Question, Weighed, could_answer
 from backend.rag.rules.question import AnswerKind, answer_kind
+from backend.rag.rules.reading import Sentence
 
 _SHARE, _DISTANCE = 0.75, 0.05
 """A rival holds this share of the question's weight at least, and is this close to the one that holds most."""
@@ -42,7 +43,7 @@ def rivals(question: str, wanted: Question, weighed: Sequence[Weighed]) -> list[
         (wanted.share(sentence.near), Rival(sentence, one))
         for one in weighed
         for sentence in one.sentences
-        if sentence.held and could_answer(kind, sentence, wanted)
+        if (sentence.held or sentence.is_item) and could_answer(kind, sentence, wanted)
     ]
     most = max((share for share, _ in found), default=0.0)
     chosen: list[Rival] = []

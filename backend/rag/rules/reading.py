@@ -1,0 +1,105 @@
+"""A passage as the rules read it: sentence by sentence, each with what stands above it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from backend.infra.analyze import sentences, terms
+from backend.rag.retrieve import Candidate
+
+_ITEM = re.compile(r"\||[-*•·]\s|\d{1,3}[.)]\s")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A passage as the rules read it: its file name and headings count as held, they are never quoted."""
+
+    text: str
+    filename: str = ""
+    heading: str = ""
+    document: str = ""
+    similarity: float | None = None
+
+    @classmethod
+    def of(cls, chunk: Candidate) -> Self:
+        """A candidate."""
+        return cls(chunk.text, chunk.filename, chunk.heading or "", str(chunk.document_id), chunk.similarity)
+
+    @classmethod
+    def read(cls, item: Mapping[str, Any]) -> Self:
+        """An item of the knowledge tool's artifact."""
+        filename, heading = str(item.get("filename") or ""), str(item.get("heading") or "")
+        return cls(str(item["text"]), filename, heading, str(item.get("document_id") or filename))
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence of a source as it stands there, below ``heading``; ``depth`` is above 0 for a heading itself.
+
+    ``held`` are the question's terms in it, ``near`` those in it, in the sentence before it, in the headings and the
+    table's first row above it and in the source's own; ``words`` are all of its terms.
+    """
+
+    text: str
+    heading: str
+    depth: int
+    opens_table: bool
+    held: frozenset[str]
+    near: frozenset[str]
+    words: Sequence[str]
+
+    @property
+    def says_something(self) -> bool:
+        """Whether it could be quoted: not a heading, nor the first row or the rule of a table."""
+        return self.depth == 0 and not self.opens_table and bool(self.words)
+
+    @property
+    def is_item(self) -> bool:
+        """Whether it is a row of a table or an item of a list, which say what they are about above them."""
+        return _ITEM.match(self.text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A source against the terms of a question: its sentences, and the terms that only its file name and title hold,
+    which say what it is about and answer nothing (``given``)."""
+
+    source: Source
+    sentences: list[Sentence]
+    given: frozenset[str]
+
+    @property
+    def held(self) -> frozenset[str]:
+        """All that it holds."""
+        return self.given.union(*(sentence.near for sentence in self.sentences))
+
+
+def read(source: Source, content: set[str]) -> Reading:
+    """``source`` with what it holds of the terms ``content``."""
+    titles = f"{source.filename} {source.heading.partition(' > ')[0]}"
+    found = list(_sentences(source, content))
+    given = content.intersection(terms(titles)).union(*(one.held for one in found if one.depth == 1))
+    stated = frozenset[str]().union(*(one.held for one in found if one.depth != 1))
+    return Reading(source, found, frozenset(given - stated))
+
+
+def _sentences(source: Source, content: set[str]) -> Iterator[Sentence]:
+    context = frozenset(content.intersection(terms(f"{source.filename} {source.heading}")))
+    heading = source.heading.rpartition(" > ")[2]
+    path: dict[int, frozenset[str]] = {}
+    row = before = frozenset[str]()
+    in_table = False
+    for text in sentences(source.text):
+        words = terms(text)
+        held = frozenset(content.intersection(words))
+        depth = len(text) - len(text.lstrip("#"))
+        if depth:
+            path = {level: above for level, above in path.items() if level < depth} | {depth: held}
+            heading = text.strip("# ")
+        opens_table = text.startswith("|") and not in_table
+        in_table = text.startswith("|")
+        row = held if opens_table else row if in_table else frozenset[str]()
+        above = frozenset[str]().union(*path.values(), row, context)
+        yield Sentence(text, heading, depth, opens_table, held, held | before | above, words)
+        before = frozenset[str]() if in_table or depth else held
