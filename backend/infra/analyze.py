@@ -141,8 +141,8 @@ def analyze(text: str) -> str:
 
 
 def analyze_query(text: str) -> str:
-    """What an index is asked for: the query's terms, joined by spaces."""
-    return " ".join(query_terms(text))
+    """What an index is asked for: the query's terms, each once, joined by spaces. Some would weigh what is repeated."""
+    return " ".join(dict.fromkeys(query_terms(text)))
 
 
 _ABBREVIATIONS = frozenset(
