@@ -8,6 +8,8 @@ import httpx
 from benchmarks.harness import ask, citewire, client, figures, minimal_server, model_server, report
 
 TURNS = 100
+PAUSE_SECONDS = 0.03
+"""Between two rounds, so that each question finds an idle server: nothing of the turn before is still to be done."""
 
 
 async def provider_first_byte(http: httpx.AsyncClient, model: str) -> float:
@@ -37,6 +39,7 @@ async def main() -> None:
             provider = await provider_first_byte(direct, model)
             first_minimal = (await ask(to_minimal, minimal, f"s{number}")).first_content
             first_ours = (await ask(to_ours, ours, f"s{number}")).first_content
+            await asyncio.sleep(PAUSE_SECONDS)
             if number >= 0:
                 times["provider"].append(provider)
                 times["minimal"].append(first_minimal)

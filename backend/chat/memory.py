@@ -22,12 +22,16 @@ class Said(Protocol):
 M = TypeVar("M", bound=Said)
 
 
+def most_tokens_of(texts: Sequence[str]) -> int:
+    """As many tokens as messages with these texts can have together, known without counting them."""
+    return sum(most_tokens(text) + MESSAGE_TOKENS for text in texts)
+
+
 async def prompt_for(
     history: Sequence[Said], question: str, *, budget: int, count_tokens: Callable[[str], int]
 ) -> list[BaseMessage]:
     """:func:`prompt_messages`; where everything fits in any case, without counting, else counted off the loop."""
-    texts = [question, *(message.content for message in history)]
-    if sum(most_tokens(text) + MESSAGE_TOKENS for text in texts) <= budget:
+    if most_tokens_of([question, *(message.content for message in history)]) <= budget:
         return prompt_messages(history, question, budget=budget, count_tokens=most_tokens)
     return await asyncio.to_thread(prompt_messages, history, question, budget=budget, count_tokens=count_tokens)
 

@@ -65,6 +65,11 @@ class NoteKeeper:
         self._count = partial(token_estimate, count_tokens=count_tokens)
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
 
+    def all_shown(self, messages: int, most_tokens: int) -> bool:
+        """Whether the next prompt surely holds the whole session, so that there is nothing to note: it has
+        ``messages``, and as many tokens at most."""
+        return messages <= self._messages and most_tokens <= self._tokens * _SURE_SHARE
+
     def schedule(self, ref: RunRef) -> None:
         """Bring the note of a session up to date, later; a task of an earlier turn gives way. Never waits."""
         if self._model is None or not self._messages:

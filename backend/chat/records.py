@@ -57,8 +57,8 @@ class ClaimedTurn:
     """The title that this turn gave to its session; only the first turn gives one."""
     answers: PendingHitlState | None = None
     """The question back that was pending in the session: this turn answers it."""
-    earlier: bool = True
-    """Whether the session has messages before those of this turn."""
+    first_seq: int = 1
+    """The place of the human message in the session; 1: no message is earlier."""
     note: str = ""
     """What the session's running note says of them."""
 

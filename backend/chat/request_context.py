@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import UUID
 
+from langchain_core.messages.ai import UsageMetadata
+
 from backend.catalogue import Language
 from backend.schemas.chat import ChatEvent, HitlResumeState, RagStep, RagStepEvent, normalize_rag_trace
 from backend.text import clean_text
@@ -26,8 +28,8 @@ class StoredTrace:
 class ChatRequestContext:
     """State and event outlet of one turn. Every method may be called from any thread.
 
-    ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs and
-    ``passages_shown`` by it. ``output_queue`` is ``None`` for a turn that nobody watches and after :meth:`close`.
+    ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs,
+    ``passages_shown`` and ``tool_usage`` by it. ``output_queue`` is ``None`` for a turn that nobody watches and after :meth:`close`.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ChatRequestContext:
         self._stored: StoredTrace | None = None
         self._knowledge_calls = 0
         self.passages_shown: int | None = None
+        self.tool_usage: UsageMetadata | None = None
         self.note = ""
         self._started = self._last_step = time.monotonic()
 

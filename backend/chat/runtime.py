@@ -118,9 +118,9 @@ class AgentRuntime:
         """Tokens of question and earlier turns in a prompt; ``None``: the model has no window."""
         return None if self._budget is None else self._budget.history_tokens
 
-    def accepts(self, question: str) -> bool:
-        """Whether a prompt with ``question`` has room for what is found. It may count tokens: not on the loop."""
-        return self._budget is None or self._budget.fits_as_question(question)
+    async def accepts(self, question: str) -> bool:
+        """Whether a prompt with ``question`` has room for what is found."""
+        return self._budget is None or await self._budget.fits_as_question(question)
 
     def create_agent_for_request(self, ctx: ChatRequestContext) -> BoundAgent:
         """The agent bound to ``ctx``: its tools see this user, emit here and store their trace here."""

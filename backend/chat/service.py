@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 from backend.catalogue import Language, say
 from backend.chat.config import ChatConfig
 from backend.chat.cursors import decode_seq, decode_session_key, encode_seq, encode_session_key
+from backend.chat.deleted import ExistingDocuments, without_deleted
 from backend.chat.events import EventHub
 from backend.chat.hitl import hitl_info
 from backend.chat.notes import NoteKeeper
@@ -79,15 +80,18 @@ class ChatService:
         chat_rate_per_minute: int,
         count_tokens: Callable[[str], int],
         note_model: BaseChatModel | None = None,
+        existing: ExistingDocuments | None = None,
         upkeep: AsyncEngine | None = None,
     ) -> None:
-        """``note_model`` makes the running notes; without one there are none.
+        """``note_model`` makes the running notes; without one there are none. ``existing`` tells which documents of old
+        answers there still are.
 
         ``upkeep`` has a connection that requests cannot take: without one a crowd that waits for connections also
         keeps leases from being renewed, and every run of the worker is lost."""
         self.config = config
         self._rate_limiter = rate_limiter
         self._runtime = runtime
+        self._existing = existing or _all
         self._rate = chat_rate_per_minute
         self._worker_id = str(uuid7())
         self._draining = False
@@ -155,7 +159,7 @@ class ChatService:
         :class:`StaleHitl`, :class:`TooManyRuns`, :class:`Draining`, :class:`StorageUnavailable`.
         """
         too_long = len(request.message) > self.config.max_message_chars
-        if too_long or not await asyncio.to_thread(self._runtime.accepts, request.message):
+        if too_long or not await self._runtime.accepts(request.message):
             raise MessageTooLarge
         key = _one_key(key, request.client_message_id)
         claim = self._claim(user, request, language, key)
@@ -224,9 +228,7 @@ class ChatService:
                 break
             handle = self._runs.handle(turn.run_id)
             await (asyncio.sleep(POLL_SECONDS) if handle is None else handle.done.wait())
-        message = await self.storage.message(user.id, turn.message_id)
-        if message is None:
-            raise NotFound
+        message = await self.message(user, turn.message_id)
         return ChatResponse(
             response=message.content,
             rag_trace=message.rag_trace,
@@ -307,8 +309,9 @@ class ChatService:
     ) -> SessionMessagesResponse:
         """A page of a session's messages, ascending; empty for a session that was not used yet."""
         page = await self.storage.message_page(user.id, session_id, limit=limit, before=decode_seq(before))
+        messages = await without_deleted([item.info for item in page.messages], user.id, self._existing)
         return SessionMessagesResponse(
-            messages=[item.info for item in page.messages],
+            messages=messages,
             next_before=encode_seq(page.messages[0].seq) if page.more else None,
             hitl=None if page.pending is None else hitl_info(page.pending),
         )
@@ -324,7 +327,7 @@ class ChatService:
         message = await self.storage.message(user.id, message_id)
         if message is None:
             raise NotFound
-        return message
+        return (await without_deleted([message], user.id, self._existing))[0]
 
     async def rename(self, user: Principal, session_id: str, title: str) -> SessionInfo:
         """Give a session a title on one line. Raises :class:`NotFound`."""
@@ -342,6 +345,10 @@ class ChatService:
         if not await self.storage.delete_session(user.id, session_id):
             raise NotFound
         return SessionDeleteResponse(session_id=session_id, message=say("session_deleted", language))
+
+
+async def _all(_: UUID, ids: Collection[UUID]) -> set[UUID]:
+    return set(ids)
 
 
 def _started(turn: ClaimedTurn) -> StartedTurn:

@@ -3,7 +3,8 @@
 PostgreSQL is the truth. A copy is used only when its version is the row's version, which costs one indexed read.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 from uuid import UUID
@@ -61,6 +62,7 @@ class ConversationStorage:
     def __init__(self, engine: AsyncEngine, cache: Cache) -> None:
         self._engine = engine
         self._cache = SessionCache(cache)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # --- keys and conversion ---
 
@@ -119,13 +121,13 @@ class ConversationStorage:
                 await repository.drop_meta(connection, session.id, PENDING_HITL)
                 await run_repository.take_hitl(connection, ref.run_id, None if pending is None else stored)
         changed = _turn_messages(ref, claim, session.first_seq, written_at)
-        await self._write_through(claim.user_id, claim.session_id, session, changed)
+        self._later(self._write_through(claim.user_id, claim.session_id, session, changed))
         return ClaimedTurn(
             ref,
             created=True,
             title=session.title,
             answers=pending,
-            earlier=session.first_seq > 1,
+            first_seq=session.first_seq,
             note=note_of(session.meta).text,
         )
 
@@ -360,6 +362,12 @@ class ConversationStorage:
         if await self._cache.bury(UUID(user_id), session_id, int(version), int(list_version)):
             async with transaction(self._engine) as connection:
                 await repository.drop_purge(connection, outbox)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Keep a copy up to date without letting the answer wait for it: a stale one is told by its version."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _write_through(
         self, user_id: UUID, session_id: str, session: SessionRow | ClaimedSession, changed: list[StoredMessage]

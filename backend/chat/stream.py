@@ -77,6 +77,11 @@ class AnswerStream:
         """The citation numbers that were sent."""
         return self._filter.cited
 
+    def count(self, usage: UsageMetadata | None) -> None:
+        """Adds tokens of model calls that are not in the stream: those within tools."""
+        if usage is not None:
+            self._usage.append(usage)
+
     @property
     def usage(self) -> Usage | None:
         """Tokens of all model calls together; ``None`` when the provider told none."""

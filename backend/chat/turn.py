@@ -13,7 +13,7 @@ from backend.chat.citations import build_citations
 from backend.chat.config import ChatConfig
 from backend.chat.events import EventHub, RunLog
 from backend.chat.hitl import question_back, question_text, resume_of
-from backend.chat.memory import prompt_for
+from backend.chat.memory import most_tokens_of, prompt_for
 from backend.chat.notes import NoteKeeper
 from backend.chat.records import ClaimedTurn, EventBatch, RunRef, TurnEnd
 from backend.chat.request_context import ChatRequestContext
@@ -56,6 +56,9 @@ class RunHandle:
     agent: asyncio.Task[None] | None = None
     task: asyncio.Task[None] | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    prompt_tokens: int = 0
+    """As many tokens as question and earlier turns can have together."""
 
     cancelled_at: float | None = None
     """When the answer was cut short, in the time of the loop; ``None`` for one that had ended by itself."""
@@ -111,7 +114,9 @@ class TurnRunner:
                 await self._finish(handle, _turn_end(handle, ctx, answer, error))
             finally:
                 handle.done.set()
-            self._notes.schedule(ref)
+            most_tokens = handle.prompt_tokens + most_tokens_of([answer.text])
+            if not self._notes.all_shown(handle.turn.first_seq + 1, most_tokens):
+                self._notes.schedule(ref)
 
     async def _produce(
         self,
@@ -162,7 +167,8 @@ class TurnRunner:
     async def _prompt(self, handle: RunHandle) -> list[BaseMessage]:
         """The earlier turns that fit, and the question."""
         limit = self._config.context_messages
-        history = await self._storage.recent_turns(handle.ref, limit) if limit and handle.turn.earlier else []
+        history = await self._storage.recent_turns(handle.ref, limit) if limit and handle.turn.first_seq > 1 else []
+        handle.prompt_tokens = most_tokens_of([handle.message, *(message.content for message in history)])
         budget = self._runtime.history_tokens or self._config.prompt_max_tokens
         return await prompt_for(history, handle.message, budget=budget, count_tokens=self._count_tokens)
 
@@ -269,6 +275,7 @@ def _retrieved(ctx: ChatRequestContext) -> int:
 
 def _turn_end(handle: RunHandle, ctx: ChatRequestContext, answer: AnswerStream, error: AppError | None) -> TurnEnd:
     stored = ctx.take_rag_trace()
+    answer.count(ctx.tool_usage)
     status, info = _outcome(handle, error)
     completed = status == "completed"
     asks = question_back(stored, handle.message, handle.turn.answers, handle.language) if completed else None

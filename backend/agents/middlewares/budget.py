@@ -61,10 +61,10 @@ class PromptBudget(AgentMiddleware[Any, Any]):
         """Tokens of question and earlier turns together: the rest is for what is found."""
         return int(self._room * _HISTORY_SHARE)
 
-    def fits_as_question(self, text: str) -> bool:
-        """Whether a question of this length leaves room for what is found. It may count tokens: not on the loop."""
+    async def fits_as_question(self, text: str) -> bool:
+        """Whether a question of this length leaves room for what is found."""
         most = int(self._room * _QUESTION_SHARE)
-        return most_tokens(text) <= most or self._count(text) <= most
+        return most_tokens(text) <= most or await asyncio.to_thread(self._count, text) <= most
 
     async def awrap_model_call(
         self,

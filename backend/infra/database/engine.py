@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import asyncpg
 from sqlalchemy import URL, event, make_url
@@ -121,5 +122,15 @@ async def reading(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
     Raises as :func:`transaction` does.
     """
     with _ours():
-        async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        async with _autocommit(engine).connect() as connection:
             yield connection
+
+
+_autocommits: WeakKeyDictionary[AsyncEngine, AsyncEngine] = WeakKeyDictionary()
+
+
+def _autocommit(engine: AsyncEngine) -> AsyncEngine:
+    """The view of ``engine`` without transactions, over the same pool: made once, for that costs as much as a read."""
+    if engine not in _autocommits:
+        _autocommits[engine] = engine.execution_options(isolation_level="AUTOCOMMIT")
+    return _autocommits[engine]

@@ -32,6 +32,8 @@ from backend.tracing import stage
 MAX_RETRIES = 2
 _BACKOFF_SECONDS = 0.5
 _AFTER_FINISH_SECONDS = 5.0  # for the usage chunk and [DONE], once the answer is whole
+_STEPS_TO_READER = 4
+"""Turns of the event loop that a token takes through the graph and the queue of the turn to a subscriber."""
 _UNUSED: Any = object()  # stands where the SDK's clients would be, which are never called
 
 
@@ -70,6 +72,8 @@ class OpenAIModel(ChatOpenAI):
                     if run_manager is not None:
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                     yield chunk
+                    if len(text) == 1:
+                        await _let_it_pass()
 
     async def _agenerate(
         self,
@@ -149,6 +153,12 @@ class OpenAIModel(ChatOpenAI):
                 raise
             # The answer is whole; how the connection ends after it does not matter.
         yield answer.end()
+
+
+async def _let_it_pass() -> None:
+    """Let the first token reach its reader before those that came in the same packet are worked on."""
+    for _ in range(_STEPS_TO_READER):
+        await asyncio.sleep(0)
 
 
 def openai_model(

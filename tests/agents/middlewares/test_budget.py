@@ -107,8 +107,8 @@ def test_f05_a_window_without_room_is_named_at_the_start():
         PromptBudget(PromptLimits(2_000, 1_496, chars), "four", [])
 
 
-def test_f05_a_question_leaves_room_for_what_is_found():
+async def test_f05_a_question_leaves_room_for_what_is_found():
     budget = PromptBudget(PromptLimits(3_000, 1_000, chars), "", [])
     assert budget.history_tokens == 1_000
-    assert budget.fits_as_question("水" * 1_500)
-    assert not budget.fits_as_question("水" * 1_501)
+    assert await budget.fits_as_question("水" * 1_500)
+    assert not await budget.fits_as_question("水" * 1_501)
