@@ -87,6 +87,7 @@ async def services(settings: Settings) -> AsyncGenerator[Services]:
             chat_rate_per_minute=settings.chat_rate_per_minute,
             count_tokens=count_tokens,
             note_model=None if models.extractive else models.fast,
+            existing=knowledge.existing,
             upkeep=upkeep,
         )
         await chat.start()

@@ -378,6 +378,12 @@ class KnowledgeRepository:
         async with transaction(self._engine) as connection:
             return bool((await connection.execute(select(ready))).scalar_one())
 
+    async def existing(self, user_id: UUID, ids: Collection[UUID]) -> set[UUID]:
+        """Those of ``ids`` that are documents which the user may see."""
+        query = select(Document.id).where(Document.id.in_(ids), _visible(user_id))
+        async with transaction(self._engine) as connection:
+            return set((await connection.execute(query)).scalars())
+
     async def chunks(self, user_id: UUID, ids: Collection[UUID]) -> dict[UUID, StoredChunk]:
         """The live ones of ``ids``: of the version that answers, of documents that are shared or the user's own."""
         if not ids:

@@ -239,6 +239,10 @@ class KnowledgeBase:
         """The live ones of ``ids`` that the user may see."""
         return await self._repository.chunks(user_id, ids)
 
+    async def existing(self, user_id: UUID, ids: Collection[UUID]) -> set[UUID]:
+        """Those of ``ids`` that are documents which the user may see."""
+        return await self._repository.existing(user_id, ids)
+
     async def children_count(self, user_id: UUID, parent_ids: Collection[UUID]) -> dict[UUID, int]:
         """How many direct children each of the parents has, of those that are live and visible to the user."""
         return await self._repository.children_count(user_id, parent_ids)

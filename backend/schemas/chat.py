@@ -165,7 +165,7 @@ def _field_adapters(model: type[StrictSchema]) -> dict[str, TypeAdapter[Any]]:
     return {
         name: TypeAdapter[Any](hint, config=strict)
         for name, hint in get_type_hints(model, include_extras=True).items()
-        if name in model.model_fields and name not in _EVIDENCE_FIELDS
+        if name in model.model_fields and name not in EVIDENCE_FIELDS
     }
 
 
@@ -199,7 +199,7 @@ def _normalize_trace_fields(trace: dict[str, Any]) -> dict[str, Any]:
     """The declared and valid common fields of ``trace``, each evidence list normalized."""
     fields = _valid_fields(trace, _TRACE_ADAPTERS)
     for name in RagTraceFields.model_fields:
-        if name in _EVIDENCE_FIELDS and isinstance(trace.get(name), list):
+        if name in EVIDENCE_FIELDS and isinstance(trace.get(name), list):
             fields[name] = _normalize_chunks(trace[name])
     return fields
 
@@ -307,7 +307,10 @@ class Usage(StrictSchema):
 
 
 class Citation(StrictSchema):
-    """``index`` n is the n-th item of ``rag_trace.retrieved_chunks``; ``quote`` has 300 characters at most."""
+    """``index`` n is the n-th item of ``rag_trace.retrieved_chunks``; ``quote`` has 300 characters at most.
+
+    ``deleted``: the document is no longer there, nothing of its content is told any more.
+    """
 
     index: int
     chunk_id: str | None
@@ -317,6 +320,7 @@ class Citation(StrictSchema):
     heading: str | None
     quote: str
     score: float | None
+    deleted: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
 
 
 class ErrorInfo(StrictSchema):
