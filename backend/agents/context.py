@@ -3,6 +3,8 @@
 from typing import Any, Protocol
 from uuid import UUID
 
+from langchain_core.messages.ai import UsageMetadata
+
 from backend.catalogue import Language
 from backend.schemas.chat import HitlResumeState
 
@@ -23,6 +25,9 @@ class AgentContext(Protocol):
     def note(self) -> str:
         """What was noted of the turns that no prompt holds any more; empty: nothing."""
         ...
+
+    tool_usage: UsageMetadata | None
+    """Tokens of the model calls that tools have made; ``None``: none that is known."""
 
     passages_shown: int | None
     """How many of the retrieved passages a model has seen, from the first on; no others can be cited. ``None``: all."""

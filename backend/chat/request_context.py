@@ -29,7 +29,8 @@ class ChatRequestContext:
     """State and event outlet of one turn. Every method may be called from any thread.
 
     ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs,
-    ``passages_shown`` and ``tool_usage`` by it. ``output_queue`` is ``None`` for a turn that nobody watches and after :meth:`close`.
+    ``passages_shown`` and ``tool_usage`` by it. ``output_queue`` is ``None`` for a turn that nobody watches and after
+    :meth:`close`.
     """
 
     def __init__(

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from langchain_core.messages.ai import UsageMetadata
+
 from backend.catalogue import Language, say
 from backend.rag.decisions import MAX_OPTIONS, DecisionInput, GradeDecision, Route
 from backend.rag.prompts import GRADE_RULES, grade_data, one_line
@@ -46,12 +48,13 @@ class Graded:
 
     decision: GradeDecision | None
     failure: str | None = None
+    usage: UsageMetadata | None = None
 
 
 async def grade(model: DecisionModel, given: DecisionInput) -> Graded:
     """What ``given.candidates`` (at least one) are worth; no decision, with the reason, when the model fails."""
     decided = await model.decide(GradeDecision, GRADE_RULES, given, grade_data(given))
-    return Graded(decided.value, decided.failure)
+    return Graded(decided.value, decided.failure, decided.usage)
 
 
 def resolve_route(

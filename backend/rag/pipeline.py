@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 from uuid import UUID
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages.ai import UsageMetadata, add_usage
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Send
@@ -43,7 +44,7 @@ class RagResult:
     """``chunks`` in the order of ``trace["retrieved_chunks"]``; empty when nothing was found or nothing answers.
 
     ``hitl`` is set when ``route`` is ``clarify`` or ``scope_select``: what a continuation starts from. The question
-    back itself is in the trace (``hitl_prompt``, ``hitl_options``).
+    back itself is in the trace (``hitl_prompt``, ``hitl_options``). ``usage`` are the tokens of all decisions.
     """
 
     chunks: list[Candidate]
@@ -51,6 +52,7 @@ class RagResult:
     has_documents: bool
     route: Route
     hitl: HitlResumeState | None = None
+    usage: UsageMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class _Request(RagRequest):
 
 def _merge_trace(existing: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**existing, **new}
+
+
+def _add_usage(existing: UsageMetadata | None, new: UsageMetadata | None) -> UsageMetadata | None:
+    """``None`` as long as nobody told any."""
+    return existing if new is None else add_usage(existing, new)
 
 
 Update = dict[str, Any]
@@ -81,6 +88,7 @@ class RagState(TypedDict):
     found: Found
     rewrites: int
     parts: Annotated[list[Part], operator.add]
+    usage: Annotated[UsageMetadata | None, _add_usage]
     resolved: Resolved
     kept: list[Candidate]
     has_documents: bool
@@ -126,14 +134,14 @@ class RetrievalPipeline:
         With ``resume`` it goes on with an answered question back, whose refined question ``query`` is.
         """
         state = await self._graph.ainvoke(  # pyright: ignore[reportUnknownMemberType]  # a bare Command in its overloads
-            cast("RagState", {"question": query, "trace": {"query": query}, "rewrites": 0, "parts": []}),
+            cast("RagState", {"question": query, "trace": {"query": query}, "rewrites": 0, "parts": [], "usage": None}),
             context=_Request(user_id, language, emit, resume),
         )
         resolved = cast("Resolved", state["resolved"])
         trace = cast("dict[str, Any]", state["trace"])
         asked = query if resume is None else resume.question
         hitl = _resume_state(asked, resolved, trace, _rewrites(state, resume))
-        return RagResult(state["kept"], trace, state["has_documents"], resolved.route, hitl)
+        return RagResult(state["kept"], trace, state["has_documents"], resolved.route, hitl, state["usage"])
 
     def _compile(self):
         graph = StateGraph(RagState, context_schema=_Request)
@@ -178,7 +186,7 @@ class RetrievalPipeline:
             "complexity_reason": plan.reason,
             "sub_questions": plan.sub_questions,
         }
-        return {"plan": plan, "lookup": Lookup(question, question), "trace": trace}
+        return {"plan": plan, "lookup": Lookup(question, question), "trace": trace, "usage": plan.usage}
 
     def _setting(self) -> dict[str, Any]:
         config, candidate_k = self._config, self._config.candidate_k()
@@ -210,7 +218,8 @@ class RetrievalPipeline:
         recalled = evidence_list(found.recalled, text=False)
         name = "initial" if request.resume is None else "hitl_targeted"
         trace = {**found.trace, f"{'rewrite' if again else name}_retrieved_chunks": recalled}
-        return {"found": found, "resolved": resolved, "kept": found.kept, "trace": trace}
+        usage = found.graded.usage
+        return {"found": found, "resolved": resolved, "kept": found.kept, "trace": trace, "usage": usage}
 
     async def _rewrite(self, state: RagState, runtime: Runtime[_Request]) -> Update:
         """The one second query. Without one the route is resolved anew from what was found."""
@@ -223,7 +232,7 @@ class RetrievalPipeline:
         request.emit("✏️", say("step_rewritten", request.language))
         trace = rewritten.trace if request.resume else {**rewritten.trace, "retrieval_stage": "rewritten"}
         second = Lookup(lookup.question, rewritten.query, earlier=found.recalled, files=lookup.files)
-        return {"lookup": second, "rewrites": 1, "trace": trace}
+        return {"lookup": second, "rewrites": 1, "trace": trace, "usage": rewritten.usage}
 
     def _not_rewritten(self, state: RagState, request: _Request, rewritten: Rewrite) -> Update:
         found = state["found"]
@@ -238,7 +247,8 @@ class RetrievalPipeline:
         )
         reason = f"not rewritten: {rewritten.failure}"
         judged = found.trace.get("evidence_reason")
-        return {"resolved": resolved, "trace": {"evidence_reason": f"{judged}; {reason}" if judged else reason}}
+        trace = {"evidence_reason": f"{judged}; {reason}" if judged else reason}
+        return {"resolved": resolved, "trace": trace, "usage": rewritten.usage}
 
     async def _part(self, state: PartState, runtime: Runtime[_Request]) -> Update:
         """One sub-question: looked up once, its steps in a group of their own."""
@@ -250,7 +260,7 @@ class RetrievalPipeline:
         resolved = resolve_route(found.evidence, decision, may_rewrite=False, may_ask=True, choices=choices)
         asking = resolved.route in ("clarify", "scope_select")
         asks = question_back(decision, resolved.route, found.kept, request.language) if asking else {}
-        return {"parts": [Part(index, found, resolved, asks)]}
+        return {"parts": [Part(index, found, resolved, asks)], "usage": found.graded.usage}
 
     async def _synthesize(self, state: RagState, runtime: Runtime[_Request]) -> Update:
         request = runtime.context

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from langchain_core.messages.ai import UsageMetadata
+
 from backend.rag.decisions import MAX_SUB_QUESTIONS, Complexity, DecisionInput, PlanDecision
 from backend.rag.prompts import PLAN_RULES, one_line, plan_data
 from backend.rag.rules import is_plain_question
@@ -19,6 +21,7 @@ class Plan:
     reason: str
     sub_questions: list[str] = field(default_factory=list[str])
     failure: str | None = None
+    usage: UsageMetadata | None = None
 
 
 async def make_plan(model: DecisionModel, given: DecisionInput) -> Plan:
@@ -29,12 +32,13 @@ async def make_plan(model: DecisionModel, given: DecisionInput) -> Plan:
     decision = decided.value
     if decision is None:
         failure = None if decided.failure == NO_RULE else decided.failure
-        return Plan("simple", f"not planned: {decided.failure}", failure=failure)
+        return Plan("simple", f"not planned: {decided.failure}", failure=failure, usage=decided.usage)
     reason = one_line(decision.reason)
     parts = _parts(decision.sub_questions) if decision.complexity == "complex" else []
     if len(parts) < 2:
-        return Plan("simple", reason if decision.complexity == "simple" else f"less than two parts: {reason}")
-    return Plan("complex", reason, parts)
+        reason = reason if decision.complexity == "simple" else f"less than two parts: {reason}"
+        return Plan("simple", reason, usage=decided.usage)
+    return Plan("complex", reason, parts, usage=decided.usage)
 
 
 def _parts(questions: list[str]) -> list[str]:

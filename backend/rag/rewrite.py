@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.messages.ai import UsageMetadata
+
 from backend.rag.decisions import DecisionInput, RewriteDecision
 from backend.rag.prompts import REWRITE_RULES, one_line, rewrite_data
 from backend.rag.structured import DecisionModel
@@ -19,6 +21,7 @@ class Rewrite:
     query: str | None
     trace: dict[str, Any]
     failure: str | None = None
+    usage: UsageMetadata | None = None
 
 
 async def rewrite(model: DecisionModel, given: DecisionInput) -> Rewrite:
@@ -26,9 +29,10 @@ async def rewrite(model: DecisionModel, given: DecisionInput) -> Rewrite:
     decided = await model.decide(RewriteDecision, REWRITE_RULES, given, rewrite_data(given))
     decision = decided.value
     if decision is None:
-        return Rewrite(None, {}, decided.failure)
+        return Rewrite(None, {}, decided.failure, decided.usage)
     query = one_line(decision.text, MAX_QUERY_CHARS)
     if not query or query.casefold() == given.question.casefold().strip():
-        return Rewrite(None, {}, UNCHANGED)
+        return Rewrite(None, {}, UNCHANGED, decided.usage)
     kind = "step_back_question" if decision.method == "step_back" else "hyde_document"
-    return Rewrite(query, {"rewrite_method": decision.method, "rewritten_query": query, kind: query})
+    trace = {"rewrite_method": decision.method, "rewritten_query": query, kind: query}
+    return Rewrite(query, trace, usage=decided.usage)

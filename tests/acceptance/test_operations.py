@@ -92,6 +92,7 @@ async def test_a_turn_is_counted_by_its_end_with_its_tokens_and_times(at: Runnin
     assert grown("turns_total", end="failed") == 1
     assert grown("turn_errors_total", code=failed.one("error")["code"]) == 1
     usage = seen.one("done")["usage"]
+    assert usage["input_tokens"] == 4 * 11  # two calls of the agent, a plan and a grade
     assert grown("tokens_total", kind="input") == usage["input_tokens"] > 0
     assert grown("tokens_total", kind="output") == usage["output_tokens"] > 0
     assert grown("first_token_seconds_count") == 1

@@ -71,6 +71,9 @@ def test_usage_is_the_sum_of_all_calls():
     answer, _ = stream(chunk("a", usage=(10, 2)), chunk("b", id="two", usage=(20, 3)))
     assert answer.usage is not None
     assert answer.usage.model_dump() == {"input_tokens": 30, "output_tokens": 5, "total_tokens": 35}
+    answer.count({"input_tokens": 1, "output_tokens": 1, "total_tokens": 2})
+    answer.count(None)
+    assert answer.usage.model_dump() == {"input_tokens": 31, "output_tokens": 6, "total_tokens": 37}
 
 
 def test_no_usage_is_none():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from backend.rag.decisions import DecisionInput
@@ -11,7 +13,9 @@ COMPLEX = "Compare the warranty of the pump and the mixer"
 
 async def plan(llm: FakeLLM, question: str) -> Plan:
     async with fast_model(llm) as model:
-        return await make_plan(DecisionModel(model, 20), DecisionInput(question, "en"))
+        made = await make_plan(DecisionModel(model, 20), DecisionInput(question, "en"))
+    assert (made.usage is not None) == bool(llm.requests)
+    return replace(made, usage=None)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from backend.rag.trace import artifact
 from backend.schemas.chat import HitlResumeState
 from tests.rag.library import FoundPieces, MemoryLibrary, identify, leaf
 from tests.rag.running import PLAIN, SEVERAL, QueryLibrary, Steps, ask, library
-from tests.support.fake_llm import FakeLLM, Reply, decided
+from tests.support.fake_llm import FakeLLM, Reply, decided, text
 
 PUMP, MIXER = "Pump warranty?", "Mixer warranty?"
 PLAN = decided(complexity="complex", reason="two things", sub_questions=[PUMP, MIXER])
@@ -364,6 +364,25 @@ async def test_sub_questions_are_looked_up_and_put_together():
         "Passages of all sub-questions put together: 5",
         "Passages selected: 5",
     ]
+
+
+async def test_the_tokens_of_all_decisions_are_counted():
+    def counted(tokens: int, **fields: Any) -> Reply:
+        usage = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+        return text(json.dumps(fields), usage=usage)
+
+    async with FakeLLM() as llm:
+        llm.decide("plan", text("no"), counted(10, complexity="complex", sub_questions=[PUMP, MIXER]))
+        good = {"relevance": "strong", "answerability": "sufficient"}
+        llm.decide("grade", counted(100, **good), counted(1_000, **good))
+        several = await ask(llm, two_parts(), SEVERAL)
+        llm.decide("grade", counted(1, relevance="weak", answerability="partial", route="rewrite"), counted(2, **good))
+        llm.decide("rewrite", counted(40, method="step_back", text="other words"))
+        rewritten = await ask(llm, library("a"))
+        nothing = await ask(llm, MemoryLibrary())
+    assert several.usage == {"input_tokens": 11 + 1_110, "output_tokens": 1 + 3, "total_tokens": 12 + 1_113}
+    assert rewritten.usage == {"input_tokens": 43, "output_tokens": 3, "total_tokens": 46}
+    assert nothing.usage is None
 
 
 async def test_what_one_part_finds_is_kept_when_the_other_finds_nothing():

@@ -4,6 +4,7 @@ from typing import Any
 
 from langchain.tools import ToolRuntime, tool
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages.ai import add_usage
 from langchain_core.tools import BaseTool
 
 from backend.agents.context import AgentContext
@@ -70,6 +71,8 @@ async def _search(
     pipeline: RetrievalPipeline, context: AgentContext, query: str, resume: HitlResume | None = None
 ) -> Found:
     result = await pipeline.run(query, context.user_id, context.language, context.emit_rag_step, resume=resume)
+    if result.usage is not None:
+        context.tool_usage = add_usage(context.tool_usage, result.usage)
     context.store_rag_trace({**result.trace, "tool_used": True, "tool_name": TOOL_NAME}, result.hitl)
     if result.hitl is not None:
         return ASKED[result.hitl.route], []
