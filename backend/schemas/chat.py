@@ -155,7 +155,7 @@ class _DescribedAs:
 TraceDict = Annotated[dict[str, Any], _DescribedAs(RagTrace)]
 """What :func:`normalize_rag_trace` gives."""
 
-_EVIDENCE_FIELDS = frozenset(
+EVIDENCE_FIELDS = frozenset(
     {"initial_retrieved_chunks", "rewrite_retrieved_chunks", "retrieved_chunks", "hitl_targeted_retrieved_chunks"}
 )
 
