@@ -8,19 +8,21 @@ from typing import Any
 from backend.catalogue import say
 from backend.rag.decisions import DecisionInput
 from backend.rag.rules.evidence import Question, Weighed, could_answer, in_order, may_quote, weigh
+from backend.rag.rules.measures import measure_words
 from backend.rag.rules.plan import plan_rule
-from backend.rag.rules.question import AnswerKind, answer_kind, question_language
+from backend.rag.rules.question import answer_kind, question_language
 from backend.rag.rules.reading import Sentence, Source
 from backend.rag.rules.rivals import rivals
 
 MAX_QUOTES = 3
 MAX_QUOTE_CHARS = 500
-_FOLLOWING_SHARE = 0.4
+_FOLLOWING_SHARE = 0.5
 """A further sentence is quoted when its score is at least this share of the best one's."""
 _BESIDE_SHARE = 0.8
 """The same for a sentence of another passage of the document."""
-_NEAR_WEIGHT, _KIND_WEIGHT = 0.3, 0.15
-"""What a sentence gains from the words around it, and from holding a number where one is asked for."""
+_NEAR_WEIGHT, _KIND_WEIGHT, _MEASURE_WEIGHT = 0.3, 0.15, 0.3
+"""What a sentence gains from the words around it, from holding a number where one is asked for, and from a word of the
+measure that is asked for."""
 _WRAPPED_HAN = re.compile(r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])[ \t]*\r?\n[ \t]*(?=[\u3400-\u9fff])")
 """A line end inside Chinese text, which has no spaces."""
 _NUMBER = re.compile(r"\[\s*((?:\^|ID:\s?)?\d+(?:\s?[,，、]\s?\d+)*)\s*\]")
@@ -80,10 +82,9 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
     """
     wanted, weighed = weigh(question, [Source.read(item) for item in passages])
     ordered = in_order(weighed)
-    kind = answer_kind(question)
 
     def scored(one: Weighed, sentence: Sentence) -> ScoredSentence:
-        return _scored(sentence, int(passages[one.place]["index"]), wanted, kind)
+        return _scored(sentence, int(passages[one.place]["index"]), wanted, question)
 
     found = [(one, sentence) for one in ordered for sentence in one.sentences if may_quote(sentence, wanted)]
     if not found:
@@ -100,11 +101,15 @@ def _same_document(one: Weighed, other: Weighed) -> bool:
     return one.source.document == other.source.document
 
 
-def _scored(sentence: Sentence, index: int, wanted: Question, kind: AnswerKind) -> ScoredSentence:
-    share = wanted.share(sentence.held) + _NEAR_WEIGHT * wanted.share(sentence.near)
-    bonus = _KIND_WEIGHT if kind in ("number", "time") and could_answer(kind, sentence, wanted) else 0.0
-    numbers = frozenset(term for term in sentence.held if any(char.isdigit() for char in term))
-    return ScoredSentence(sentence.text, index, share + bonus, numbers)
+def _scored(sentence: Sentence, index: int, wanted: Question, question: str) -> ScoredSentence:
+    kind = answer_kind(question)
+    score = wanted.share(sentence.held) + _NEAR_WEIGHT * wanted.share(sentence.near)
+    if kind in ("number", "time") and could_answer(kind, sentence, wanted):
+        score += _KIND_WEIGHT
+    if (measure := measure_words(question)) is not None and measure.search(sentence.text):
+        score += _MEASURE_WEIGHT
+    numbers = frozenset(term for term in sentence.held | sentence.above if any(char.isdigit() for char in term))
+    return ScoredSentence(sentence.text, index, score, numbers)
 
 
 def _select(scored: Sequence[ScoredSentence]) -> list[ScoredSentence]:

@@ -12,7 +12,7 @@ from backend.rag.rules.spelling import respelled
 
 NUMBER = re.compile(
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty"
-    r"|ninety|hundred|thousand|million|billion|half|once|twice|daily|weekly|monthly|yearly)\b|[零一二三四五六七八九十百千万亿两半]",
+    r"|ninety|first|second|third|fourth|fifth|hundred|thousand|million|billion|half|once|twice|daily|weekly|monthly|yearly)\b|[零一二三四五六七八九十百千万亿两半]",
     re.IGNORECASE,
 )
 """A number, in digits or in words."""
@@ -93,8 +93,7 @@ _LEAST_SHARE = 0.12
 
 def may_quote(sentence: Sentence, wanted: Question) -> bool:
     """Whether the question's words lead to ``sentence``: with a smaller share of them it answers something else."""
-    led_to = sentence.held or sentence.is_item
-    return bool(led_to) and sentence.says_something and wanted.share(sentence.near) >= _LEAST_SHARE
+    return sentence.led_to and sentence.says_something and wanted.share(sentence.near) >= _LEAST_SHARE
 
 
 _COVERAGE, _CLOSE, _PLACE = 2.0, 1.7, 1.0

@@ -24,7 +24,9 @@ _EN = tuple(
     )
 )
 _EN_CHOICE = re.compile(
-    rf"^(?P<ask>(?:which|what|who)\b[^?]{{3,120}}?)(?:,|:|\s+-)\s*{_A},?\s+or\s+{_B}{_EN_END}", re.IGNORECASE
+    rf"^(?P<ask>(?:which|what|who)\b[^?]{{0,100}}?\b(?:\w+er|more|less|better|best|\w+est)\b[^?]{{0,60}}?)(?:,|:|\s+-)"
+    rf"\s*{_A},?\s+or\s+{_B}{_EN_END}",
+    re.IGNORECASE,
 )
 _ZH_ITEM = r"(?P<{}>[^，。；？?,;和与跟同及]{{1,40}}?)"
 _ZA, _ZB = _ZH_ITEM.format("a"), _ZH_ITEM.format("b")

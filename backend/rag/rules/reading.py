@@ -37,8 +37,9 @@ class Source:
 class Sentence:
     """A sentence of a source as it stands there, below ``heading``; ``depth`` is above 0 for a heading itself.
 
-    ``held`` are the question's terms in it, ``near`` those in it, in the sentence before it, in the headings and the
-    table's first row above it and in the source's own; ``words`` are all of its terms.
+    ``held`` are the question's terms in it, ``above`` those in the headings and the table's first row above it and in
+    the file name, ``section`` those in the nearest heading that is not the document's title, ``near`` those in it,
+    above it and in the sentence before it; ``words`` are all of its terms.
     """
 
     text: str
@@ -46,6 +47,8 @@ class Sentence:
     depth: int
     opens_table: bool
     held: frozenset[str]
+    above: frozenset[str]
+    section: frozenset[str]
     near: frozenset[str]
     words: Sequence[str]
 
@@ -55,9 +58,10 @@ class Sentence:
         return self.depth == 0 and not self.opens_table and bool(self.words)
 
     @property
-    def is_item(self) -> bool:
-        """Whether it is a row of a table or an item of a list, which say what they are about above them."""
-        return _ITEM.match(self.text) is not None
+    def led_to(self) -> bool:
+        """Whether words of the question lead to it: its own, its section's, or, of a row of a table or an item of a
+        list, whatever stands above."""
+        return bool(self.held or self.section or _ITEM.match(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ def read(source: Source, content: set[str]) -> Reading:
 
 def _sentences(source: Source, content: set[str]) -> Iterator[Sentence]:
     context = frozenset(content.intersection(terms(f"{source.filename} {source.heading}")))
-    heading = source.heading.rpartition(" > ")[2]
+    outside, _, heading = source.heading.rpartition(" > ")
+    section = frozenset(content.intersection(terms(heading))) if outside else frozenset[str]()
     path: dict[int, frozenset[str]] = {}
     row = before = frozenset[str]()
     in_table = False
@@ -96,10 +101,10 @@ def _sentences(source: Source, content: set[str]) -> Iterator[Sentence]:
         depth = len(text) - len(text.lstrip("#"))
         if depth:
             path = {level: above for level, above in path.items() if level < depth} | {depth: held}
-            heading = text.strip("# ")
+            heading, section = text.strip("# "), held if depth > 1 else frozenset[str]()
         opens_table = text.startswith("|") and not in_table
         in_table = text.startswith("|")
         row = held if opens_table else row if in_table else frozenset[str]()
         above = frozenset[str]().union(*path.values(), row, context)
-        yield Sentence(text, heading, depth, opens_table, held, held | before | above, words)
+        yield Sentence(text, heading, depth, opens_table, held, above, section, held | before | above, words)
         before = frozenset[str]() if in_table or depth else held

@@ -11,7 +11,7 @@ from backend.rag.rules.question import AnswerKind, answer_kind
 from backend.rag.rules.reading import Sentence
 
 _SHARE, _DISTANCE = 0.75, 0.05
-"""A rival holds this share of the question's weight at least, and is this close to the one that holds most."""
+"""A rival holds this share of what is known of the question at all, and is this close to the one that holds most."""
 _FIGURE_SHARE = 0.9
 """The same for two figures in sentences that are built differently."""
 _PARALLEL = 0.5
@@ -39,11 +39,12 @@ def rivals(question: str, wanted: Question, weighed: Sequence[Weighed]) -> list[
     """The sentences that hold ``question`` best, could answer it, and say different things in comparable words; the
     first is the best one. Fewer than two: there is one answer."""
     kind = answer_kind(question)
+    known = frozenset[str]().union(*(sentence.near for one in weighed for sentence in one.sentences))
     found = [
-        (wanted.share(sentence.near), Rival(sentence, one))
+        (wanted.share(sentence.near, known), Rival(sentence, one))
         for one in weighed
         for sentence in one.sentences
-        if (sentence.held or sentence.is_item) and could_answer(kind, sentence, wanted)
+        if sentence.led_to and could_answer(kind, sentence, wanted)
     ]
     most = max((share for share, _ in found), default=0.0)
     chosen: list[Rival] = []
