@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import json_repair
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.constants import TAG_NOSTREAM
 from pydantic import BaseModel, ValidationError
 
@@ -50,6 +50,7 @@ class DecisionModel:
         self._model = model
         self._timeout_seconds = timeout_seconds
         self._takes_schema = True
+        self._by_schema: dict[type[BaseModel], Runnable[LanguageModelInput, Any]] = {}  # making one takes milliseconds
 
     async def decide(self, schema: type[T], rules: str, given: DecisionInput, data: str) -> Decided[T]:
         """The decision on ``data`` (text, which ``rules`` explain) or on ``given`` (for a model that goes by rules).
@@ -80,8 +81,7 @@ class DecisionModel:
         """One answer. A provider that refuses the schema is asked by the text of the rules alone, from then on too."""
         if self._takes_schema:
             try:
-                structured = self._model.with_structured_output(asked.schema, include_raw=True)  # pyright: ignore[reportUnknownMemberType]  # a bare dict in its signature
-                given = cast("dict[str, Any]", await structured.ainvoke(messages, _QUIET))
+                given: dict[str, Any] = await self._structured(asked.schema).ainvoke(messages, _QUIET)
                 return asked.count(given["raw"])
             except ProviderError as error:
                 if error.code != "provider_rejected":
@@ -89,6 +89,11 @@ class DecisionModel:
         message = await self._model.ainvoke(messages, _QUIET)
         self._takes_schema = False
         return asked.count(message)
+
+    def _structured(self, schema: type[BaseModel]) -> Runnable[LanguageModelInput, Any]:
+        if schema not in self._by_schema:
+            self._by_schema[schema] = self._model.with_structured_output(schema, include_raw=True)  # pyright: ignore[reportUnknownMemberType]  # a bare dict in its signature
+        return self._by_schema[schema]
 
 
 class _Asked(Generic[T]):
