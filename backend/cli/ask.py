@@ -42,6 +42,8 @@ def ask(
     elif answer.message_id is not None:
         text = f"Session {answer.session_id} · how it was found: citewire trace {answer.message_id}"
         console.print(f"\n{one_line(text)}", style="dim")
+        if answer.hitl is not None:
+            console.print(one_line(f"Answer it: citewire ask --session {answer.session_id} NUMBER|TEXT"), style="dim")
     _finish(answer, interrupted=interrupted)
 
 

@@ -22,6 +22,7 @@ HELP = """\
 /new [ID]           begin a new one
 /rename TITLE       name this one
 /delete [NUMBER|ID] delete one, by default this one
+/dismiss            do not answer a question back, ask about something else
 /sources            what the numbers in the last answer mean
 /help               this list
 /quit               leave, as Ctrl-D does
@@ -92,6 +93,8 @@ def _obey(conversation: Conversation, line: str) -> bool:
         case "/delete":
             if conversation.delete(argument):
                 conversation.enter(new_id())
+        case "/dismiss":
+            conversation.dismiss()
         case "/sources":
             conversation.show_sources()
         case "/help":

@@ -53,8 +53,9 @@ class Conversation:
         messages = page["messages"]
         console.print(f"{'Conversation' if messages else 'New conversation'} {session_id}", style="dim")
         running = messages[-1] if messages and messages[-1]["status"] == "pending" else None
+        asked = messages[-1] if self._hitl is not None and messages[-1]["finish_reason"] == "clarification" else None
         for message in messages:
-            if message is not running:
+            if message is not running and message is not asked:
                 self._show(message)
         if running is not None and running["run_id"] is not None:
             with self._client() as client:
@@ -75,6 +76,16 @@ class Conversation:
                 raise
             complain("an answer is being written here; ask again when it has ended")
             self.enter(self._session_id)
+
+    def dismiss(self) -> None:
+        """Let a question back wait no longer: what is typed next is a new question."""
+        if self._hitl is None:
+            console.print("no question waits for an answer")
+            return
+        with self._client() as client:
+            answer_of(client.post(f"/sessions/{self._session_id}/hitl/dismiss"))
+        self._hitl = None
+        console.print("the question waits no longer", style="dim")
 
     def list_sessions(self) -> None:
         """The newest conversations, numbered for :meth:`switch` and :meth:`delete`."""

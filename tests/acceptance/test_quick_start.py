@@ -22,6 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 QUICK_START = "<!-- quick start: executed by tests/acceptance/test_quick_start.py -->\n```sh\n"
 RECORDING = "<!-- recording: compared by tests/acceptance/test_quick_start.py -->\n```console\n"
 API = "<!-- API by example: executed by tests/acceptance/test_quick_start.py -->\n```sh\n"
+BACK = "<!-- a question back: executed by tests/acceptance/test_quick_start.py -->\n```sh\n"
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SOME_ID = "00000000-0000-7000-8000-000000000007"
 PARAMETER = re.compile(r"\{[a-z_]+\}")
@@ -35,9 +36,9 @@ ANSWERS = {
 DEADLINE_SECONDS = 100.0
 
 
-def block(start: str) -> str:
-    """The text of the README's block that begins with ``start``."""
-    _, found, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition(start)
+def block(start: str, page: str = "README.md") -> str:
+    """The text of the block of a page that begins with ``start``."""
+    _, found, rest = (ROOT / page).read_text(encoding="utf-8").partition(start)
     assert found, start
     return rest.partition("```")[0]
 
@@ -159,6 +160,28 @@ async def test_the_calls_of_the_api_answer_the_question(home: Path, server: Serv
     assert question["content"] == "What is the maintenance interval of pump number 119?"
     assert answer["content"] == text
     assert [(cited["index"], cited["page_number"]) for cited in answer["citations"]] == [(1, 17)]
+
+
+async def test_the_calls_of_a_question_back_are_asked_back_and_answered(home: Path, server: ServerProcess) -> None:
+    await register(server)
+    sign_in = block(API).split("\n\n")[0].split("\n", 1)[1]
+    script = f"URL={server.url}\n{sign_in}\n{block(BACK, 'docs/api.md')}"
+    code, output = await type_commands(
+        script, home, {**environment(home, server), "PATH": f"{sys.prefix}/bin:{os.defpath}"}
+    )
+    assert code == 0, output
+    answers: list[dict[str, Any]] = []
+    while output:
+        answer, end = json.JSONDecoder().raw_decode(output)
+        answers.append(answer)
+        output = output[end:].lstrip()
+    _, asked, session, answered = answers
+    assert asked["finish_reason"] == "clarification"
+    assert sorted(asked["hitl"]["options"]) == ["Business", "Starter"]
+    assert session["hitl"] == asked["hitl"]
+    assert answered["rag_trace"]["hitl_resumed"] is True
+    assert "four hours" in answered["response"]
+    assert answered["hitl"] is None
 
 
 async def test_the_table_of_routes_names_each_route(server: ServerProcess) -> None:

@@ -57,6 +57,38 @@ def test_sessions_are_made_listed_renamed_entered_and_deleted(cli: Cli, tmp_path
     assert "never read" not in shown
 
 
+PLANS = """# Plans
+
+## Starter
+Support answers by e-mail within two working days.
+
+## Business
+Support answers by phone within four hours.
+"""
+ASKED = "How fast does support answer?"
+
+
+def test_a_question_back_is_shown_answered_by_number_and_dismissed(cli: Cli, tmp_path: Path) -> None:
+    plans = tmp_path / "plans.md"
+    plans.write_text(PLANS, encoding="utf-8")
+    assert cli.run("ingest", "--private", plans).returncode == 0
+    code, shown, complaints = talk(cli, ASKED, "2", "/dismiss", "/new other", ASKED, options=("--session", "asked"))
+    assert (code, complaints) == (0, "")
+    number = re.search(r"^(\d)\. Business$", shown, re.MULTILINE)
+    assert number is not None
+    wanted = "four hours" if number[1] == "2" else "two working days"
+    assert wanted in shown
+    assert "no question waits for an answer" in shown
+    code, shown, complaints = talk(cli, "/dismiss", "Who is the plumber of Atlantis?")
+    assert (code, complaints) == (0, "")
+    assert shown.count("1. ") == 1  # as the question that waits, not as a message too
+    assert "the question waits no longer" in shown
+    done = cli.run("ask", ASKED, "--session", "third")
+    assert "Answer it: citewire ask --session third NUMBER|TEXT" in done.stdout
+    answered = cli.run("ask", number[1], "--session", "third")
+    assert (answered.returncode, "four hours" in answered.stdout) == (0, True)
+
+
 def test_without_options_the_newest_conversation_goes_on(cli: Cli) -> None:
     assert talk(cli, "Who keeps the lighthouse?", options=("--session", "kept"))[0] == 0
     code, shown, _ = talk(cli)
