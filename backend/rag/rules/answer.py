@@ -84,7 +84,7 @@ def best_sentences(question: str, passages: Sequence[Mapping[str, Any]]) -> list
     ordered = in_order(weighed)
 
     def scored(one: Weighed, sentence: Sentence) -> ScoredSentence:
-        return _scored(sentence, int(passages[one.place]["index"]), wanted, question)
+        return _scored(one, sentence, int(passages[one.place]["index"]), wanted, question)
 
     found = [(one, sentence) for one in ordered for sentence in one.sentences if may_quote(sentence, wanted)]
     if not found:
@@ -101,9 +101,9 @@ def _same_document(one: Weighed, other: Weighed) -> bool:
     return one.source.document == other.source.document
 
 
-def _scored(sentence: Sentence, index: int, wanted: Question, question: str) -> ScoredSentence:
+def _scored(one: Weighed, sentence: Sentence, index: int, wanted: Question, question: str) -> ScoredSentence:
     kind = answer_kind(question)
-    score = wanted.share(sentence.held) + _NEAR_WEIGHT * wanted.share(sentence.near)
+    score = wanted.share(sentence.held, one.asked) + _NEAR_WEIGHT * wanted.share(sentence.near, one.asked)
     if kind in ("number", "time") and could_answer(kind, sentence, wanted):
         score += _KIND_WEIGHT
     if (measure := measure_words(question)) is not None and measure.search(sentence.text):

@@ -36,13 +36,14 @@ class Weighed:
     """A source against the question, shares in [0, 1]: of the question's weight in the source (``coverage``) and in
     the neighbourhood of its best sentence (``close``).
 
-    The ``stated`` ones are the same for what the file name and title do not hold already; ``lacking`` is the share of
-    those terms that are missing.
+    ``asked`` are the terms that the file name and title do not hold already; the ``stated`` shares are those of their
+    weight, and ``lacking`` is the share of them that is missing.
     """
 
     place: int
     source: Source
     sentences: list[Sentence]
+    asked: frozenset[str]
     coverage: float
     close: float
     stated_coverage: float
@@ -66,6 +67,7 @@ def _weighed(place: int, reading: Reading, wanted: Question) -> Weighed:
         place=place,
         source=reading.source,
         sentences=reading.sentences,
+        asked=asked,
         coverage=wanted.share(held),
         close=max((wanted.share(sentence.near) for sentence in reading.sentences), default=0.0),
         stated_coverage=wanted.share(held, asked),
@@ -127,5 +129,5 @@ def likelihood(best: Weighed, weighed: Sequence[Weighed], *, chinese: bool) -> f
     Wikipedia paragraphs, once with the paragraph that answers and once without it, in libraries of 1 to 240 paragraphs
     (docs/extractive.md); the figures reported there are of other paragraphs.
     """
-    score = 2.5 * best.stated_coverage + 2.6 * best.stated_close - 4.2 * best.lacking + 9.0 * ahead(best, weighed)
-    return 1 / (1 + math.exp(-(score + (1.3 if chinese else 0.0) - 1.2)))
+    score = 1.6 * best.stated_coverage + 2.5 * best.stated_close - 5.3 * best.lacking + 7.7 * ahead(best, weighed)
+    return 1 / (1 + math.exp(-(score + (1.3 if chinese else 0.0) - 0.2)))

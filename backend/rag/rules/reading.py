@@ -66,8 +66,8 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A source against the terms of a question: its sentences, and the terms that only its file name and title hold,
-    which say what it is about and answer nothing (``given``)."""
+    """A source against the terms of a question: its sentences, and those that its file name and title hold: they
+    say what it is about and answer nothing (``given``)."""
 
     source: Source
     sentences: list[Sentence]
@@ -84,8 +84,7 @@ def read(source: Source, content: set[str]) -> Reading:
     titles = f"{source.filename} {source.heading.partition(' > ')[0]}"
     found = list(_sentences(source, content))
     given = content.intersection(terms(titles)).union(*(one.held for one in found if one.depth == 1))
-    stated = frozenset[str]().union(*(one.held for one in found if one.depth != 1))
-    return Reading(source, found, frozenset(given - stated))
+    return Reading(source, found, frozenset(given))
 
 
 def _sentences(source: Source, content: set[str]) -> Iterator[Sentence]:
