@@ -19,7 +19,7 @@ async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIte
 
 
 async def upload(client: Client, name: str = "pump.txt") -> None:
-    content = f"The pump {name} holds 24 bar and is checked each spring."
+    content = "The pump holds 24 bar and is checked each spring."
     answer = await client.http.post("/documents/upload", files={"file": (name, content.encode())})
     assert answer.status_code == 200, answer.text
 

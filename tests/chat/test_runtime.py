@@ -243,7 +243,7 @@ async def test_turns_of_one_runtime_do_not_mix():
 
     async def turn(number: int) -> None:
         ctx, queue = watched("zh" if number % 2 else "en")
-        question = f"warranty {number}"
+        question = f"How long does warranty {number} last?"
         seen = await play(shared.create_agent_for_request(ctx), [HumanMessage(question)])
         stored = ctx.take_rag_trace()
         assert "24 months" in seen.content
