@@ -40,6 +40,7 @@ class AnswerStream:
         self._call_id: str | None = None
         self._break_due = False
         self._usage: list[UsageMetadata] = []
+        self._degraded = False
         self._limit_reached = False
         self.finish_reason: FinishReason | None = None
 
@@ -97,6 +98,8 @@ class AnswerStream:
     def flags(self) -> list[Flag]:
         """What a client should know of the answer."""
         flags: list[Flag] = []
+        if self._degraded:
+            flags.append("degraded")
         if self._limit_reached:
             flags.append("limit_reached")
         if self.finish_reason == "length":
@@ -120,6 +123,7 @@ class AnswerStream:
             self._call_id = message.id
         if message.usage_metadata is not None and (message.usage_metadata["total_tokens"] or not self._usage):
             self._usage.append(message.usage_metadata)
+        self._degraded = self._degraded or bool(message.response_metadata.get("degraded"))
         reason = message.response_metadata.get("finish_reason")
         if reason:
             self.finish_reason = _FINISH_REASONS.get(str(reason), "other")

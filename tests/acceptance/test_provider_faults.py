@@ -21,6 +21,7 @@ from tests.support.fake_llm import (
     wire,
 )
 from tests.support.fake_llm_replies import delta, event
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "sk-canary-0123456789abcdef"
@@ -62,6 +63,16 @@ async def failed(client: Client, seen: Stream, code: str, content: str) -> None:
     assert run["error"] == {name: value for name, value in error.items() if name not in {"type", "seq"}}
     for secret in (KEY, "sk-", "httpx", "Traceback", "<html"):
         assert secret not in seen.raw.decode()
+
+
+async def answers_again(at: Rack, client: Client) -> None:
+    """The provider is back: after its pause it is asked again, and turns are answered as before."""
+    at.llm.default = text("back")
+
+    async def back() -> bool:
+        return (await client.ask(session_id="back")).text == "back"
+
+    await until(back, 60)
 
 
 CUT = {
@@ -113,6 +124,7 @@ async def test_e12_a_refusal_is_a_stable_code_and_a_text_of_ours(at: Rack, alice
     assert (body.json()["status"], body.json()["error"]["code"], body.json()["response"]) == ("failed", code, "")
     assert KEY not in body.text
     await at.check(seen, turns=2)
+    await answers_again(at, alice)
 
 
 async def test_a_provider_that_is_down(at: Rack, alice: Client):
@@ -122,6 +134,7 @@ async def test_a_provider_that_is_down(at: Rack, alice: Client):
     assert seen.one("error")["retryable"] is True
     assert seen.of("session_title")
     await at.check(seen, turns=1)
+    await answers_again(at, alice)
 
 
 @pytest.mark.parametrize(

@@ -134,3 +134,9 @@ def test_a_number_that_was_not_shown_is_dropped_and_a_shown_one_counted():
     answer, _ = stream(chunk("x [1"), chunk("] y [7]"), valid=2)
     assert answer.text == "x [1] y "
     assert answer.cited == {1}
+
+
+def test_what_another_model_said_in_place_of_the_provider_is_flagged():
+    call = AIMessageChunk(content="", id="one", response_metadata={"finish_reason": "tool_calls", "degraded": True})
+    answer, _ = stream(call, chunk("Quoted.", id="two", finish="stop"))
+    assert answer.flags == ["degraded"]

@@ -7,6 +7,7 @@ request once more on the event loop.
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ import structlog
 
 from backend.errors import ProviderError
 from backend.infra.config import ModelConfig
+from backend.infra.llm.breaker import Breaker
 from backend.infra.llm.errors import (
     TransientError,
     error_text,
@@ -33,6 +35,8 @@ from backend.text import clean_json
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
+_NOBODY_THERE = frozenset({502, 503, 504})
+"""What a proxy says in the place of a provider that does not answer it."""
 READ_OUT_SECONDS = 0.1
 """How long the end of a body may take after the answer is whole; usually it is there already."""
 
@@ -72,12 +76,16 @@ class Clock:
 
 
 class Endpoint:
-    """``POST {base_url}/chat/completions`` of one provider. Holds the key and shows it nowhere."""
+    """``POST {base_url}/chat/completions`` of one provider, for all its models. Holds the key and shows it nowhere.
+
+    When the provider could not be reached several times in a row, calls fail at once for some seconds.
+    """
 
     def __init__(self, config: ModelConfig, http: httpx.AsyncClient) -> None:
         self._url = f"{config.llm_base_url}/chat/completions"
         self._key = config.llm_api_key
         self._http = http
+        self._breaker = Breaker()
 
     async def events(self, payload: dict[str, Any], clock: Clock) -> AsyncGenerator[dict[str, Any]]:
         """The JSON chunks of one answer, in order, up to ``[DONE]``.
@@ -87,7 +95,7 @@ class Endpoint:
         ``[DONE]``, for only the reader of the chunks knows whether the answer was whole.
         """
         clock.started()
-        response = await self._send(payload, clock)
+        response = await self._reach(payload, clock)
         try:
             if response.status_code != 200:
                 raise await self._refusal(response, clock)
@@ -104,6 +112,21 @@ class Endpoint:
     async def aclose(self) -> None:
         """Closes pooled connections. May be called twice."""
         await self._http.aclose()
+
+    async def _reach(self, payload: dict[str, Any], clock: Clock) -> httpx.Response:
+        """The head of an answer. A call that the breaker refuses is no ``TransientError``: it is not tried again."""
+        if wait := self._breaker.refused_for():
+            raise ProviderError("provider_unavailable", retryable=True, retry_after=math.ceil(wait))
+        try:
+            response = await self._send(payload, clock)
+        except ProviderError:
+            self._breaker.failed()
+            raise
+        if response.status_code in _NOBODY_THERE:
+            self._breaker.failed()
+        else:
+            self._breaker.succeeded()
+        return response
 
     async def _send(self, payload: dict[str, Any], clock: Clock) -> httpx.Response:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "User-Agent": "citewire"}

@@ -12,7 +12,6 @@ from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -162,11 +161,11 @@ async def _let_it_pass() -> None:
 
 
 def openai_model(
-    config: ModelConfig, *, model: str, streaming: bool = True, http: httpx.AsyncClient | None = None
+    config: ModelConfig, *, model: str, streaming: bool = True, endpoint: Endpoint | None = None
 ) -> OpenAIModel:
     """The chat model named ``model`` at ``config.llm_base_url``.
 
-    ``streaming`` decides whether tokens reach callbacks. ``http`` is shared by several models; without it the model
+    ``streaming`` decides whether tokens reach callbacks. ``endpoint`` is shared by several models; without it the model
     makes its own. ``aclose`` of the model closes either.
     """
     made = OpenAIModel(
@@ -181,7 +180,7 @@ def openai_model(
         client=_UNUSED,
         async_client=_UNUSED,
     )
-    made.attach(config, Endpoint(config, http or provider_client(config)))
+    made.attach(config, endpoint or Endpoint(config, provider_client(config)))
     return made
 
 

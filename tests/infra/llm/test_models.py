@@ -7,6 +7,7 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from pydantic import ValidationError
 
 from backend.infra.config import ModelConfig
+from backend.infra.llm.fallback import FallbackModel
 from backend.infra.llm.models import build_models
 from backend.infra.llm.openai import OpenAIModel
 from tests.support.fake_llm import FakeLLM, text
@@ -25,7 +26,7 @@ def names(config: ModelConfig) -> list[str]:
 def test_without_a_provider_the_extractive_model_does_everything():
     models = build_models(ModelConfig(llm_base_url="", llm_fallback="extractive"), EXTRACTIVE)
     assert (models.main, models.fast, models.grade) == (EXTRACTIVE, EXTRACTIVE, EXTRACTIVE)
-    assert (models.name, models.fallback) == ("extractive", None)
+    assert models.name == "extractive"
 
 
 def test_grade_falls_back_to_fast_and_fast_to_main():
@@ -35,10 +36,14 @@ def test_grade_falls_back_to_fast_and_fast_to_main():
     assert names(ModelConfig(**base, llm_grade_model="g")) == ["m", "m", "g"]
 
 
-def test_fallback_is_the_extractive_model_only_when_asked_for():
+def test_the_extractive_model_stands_in_only_when_asked_for():
     base: dict[str, Any] = {"llm_base_url": URL, "llm_model": "m"}
-    assert build_models(ModelConfig(**base), EXTRACTIVE).fallback is None
-    assert build_models(ModelConfig(**base, llm_fallback="extractive"), EXTRACTIVE).fallback is EXTRACTIVE
+    models = build_models(ModelConfig(**base, llm_fallback="extractive"), EXTRACTIVE)
+    assert isinstance(models.main, FallbackModel)
+    assert models.main.fallback is EXTRACTIVE
+    assert (models.name, models.extractive) == ("m", False)
+    assert isinstance(models.fast, OpenAIModel)
+    assert isinstance(build_models(ModelConfig(**base), EXTRACTIVE).main, OpenAIModel)
 
 
 async def test_models_share_one_client_and_close_it():
