@@ -40,6 +40,7 @@ def run(*chunks: str, allowed: tuple[str, ...] = ALLOWED) -> str:
         ("a <img/src='//evil.org'>", "a < img/src='//evil.org'>"),
         ("a <https://evil.org>", "a < hxxps://evil[.]org>"),
         ("https://docs.ours.org@evil.org/", "hxxps://docs[.]ours[.]org@evil[.]org/"),
+        ("https://docs.ours.org:1@evil.org/", "hxxps://docs[.]ours[.]org:1@evil[.]org/"),
         ("https://docs.ours.org,x@evil.org/", "hxxps://docs[.]ours[.]org,x@evil.org/"),
         ("https://docs.ours.org。evil.org/", "hxxps://docs[.]ours[.]org。evil.org/"),
         ("https://docs.ours.org.evil.org/", "hxxps://docs[.]ours[.]org[.]evil[.]org/"),
