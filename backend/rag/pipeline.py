@@ -129,7 +129,7 @@ class RetrievalPipeline:
     async def run(
         self, query: str, user_id: UUID, language: Language, emit: Emit, *, resume: HitlResume | None = None
     ) -> RagResult:
-        """The evidence for ``query`` and the trace of how it was found. Storage and embedding errors pass through.
+        """The evidence for ``query`` and the trace of how it was found. Storage errors pass through.
 
         With ``resume`` it goes on with an answered question back, whose refined question ``query`` is.
         """
