@@ -65,7 +65,7 @@ class Found:
 
 
 class Lookups:
-    """Makes look-ups. Storage errors pass through; a reranker or a grader that fails costs its order or its judgement only."""
+    """Makes look-ups. Storage errors pass through; a reranker or a grader that fails costs its own part only."""
 
     def __init__(self, library: Library, config: RagConfig, reranker: Reranker, grader: DecisionModel) -> None:
         self._library = library
