@@ -21,8 +21,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.chat.records import RunRef, TurnClaim
+from backend.chat.records import RunRef, StoredMessage, TurnClaim
 from backend.infra.database.tables import ChatMessage, ChatSession, Run, session_version
+from backend.schemas.chat import MessageInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +161,19 @@ async def write_turn(connection: AsyncConnection, ref: RunRef, claim: TurnClaim,
         "message": claim.message,
     }
     return (await connection.execute(_WRITE, values)).scalar_one()
+
+
+def turn_messages(ref: RunRef, claim: TurnClaim, first_seq: int, written_at: datetime) -> list[StoredMessage]:
+    """The two messages of a claimed turn as they were stored."""
+    human = MessageInfo(
+        type="human",
+        content=claim.message,
+        timestamp=written_at,
+        id=str(ref.human_message_id),
+        status="completed",
+        run_id=str(ref.run_id),
+    )
+    answer = MessageInfo(
+        type="ai", content="", timestamp=written_at, id=str(ref.message_id), status="pending", run_id=str(ref.run_id)
+    )
+    return [StoredMessage(first_seq, human), StoredMessage(first_seq + 1, answer)]

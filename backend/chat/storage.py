@@ -5,18 +5,18 @@ PostgreSQL is the truth. A copy is used only when its version is the row's versi
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 from uuid import UUID
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from uuid_utils.compat import uuid7
 
 from backend.chat import claim_repository, repository, run_repository
 from backend.chat.claim_repository import ClaimedSession
 from backend.chat.cursors import decode_session_key, encode_session_key
-from backend.chat.hitl import PENDING_HITL, pending_state
+from backend.chat.difference import MESSAGE_CLASSES, record_of, write_difference
+from backend.chat.hitl import PENDING_HITL, pending_after, pending_state
 from backend.chat.note_repository import NOTE, note_of
 from backend.chat.records import (
     ClaimedTurn,
@@ -35,21 +35,12 @@ from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRun
 from backend.infra.cache import Cache
 from backend.infra.database.engine import reading, transaction
 from backend.schemas.chat import MessageInfo, PendingHitlState, SessionInfo, SessionListResponse, normalize_rag_trace
-from backend.text import clean_json, clean_text
+from backend.text import clean_json
 
 LIST_PAGE = 50
 """Sessions in the default page of a list, the only one that is cached."""
 
-_MESSAGE_CLASSES: dict[str, type[BaseMessage]] = {"human": HumanMessage, "ai": AIMessage, "system": SystemMessage}
 _CACHE_OUTBOX = "session_cache"
-
-
-class MessageRecord(TypedDict):
-    """What :meth:`ConversationStorage.save` writes of a message."""
-
-    type: str
-    content: str
-    rag_trace: dict[str, Any] | None
 
 
 class ConversationStorage:
@@ -79,7 +70,7 @@ class ConversationStorage:
     @staticmethod
     def _to_langchain_messages(records: Sequence[MessageInfo]) -> list[BaseMessage]:
         """Human, AI or System message by type, with the stored id."""
-        return [_MESSAGE_CLASSES[record.type](content=record.content, id=record.id) for record in records]
+        return [MESSAGE_CLASSES[record.type](content=record.content, id=record.id) for record in records]
 
     @staticmethod
     def _normalize_message_records(records: Sequence[MessageInfo]) -> list[MessageInfo]:
@@ -120,7 +111,7 @@ class ConversationStorage:
             if PENDING_HITL in session.meta:  # the row is locked since it was read: no other turn takes it too
                 await repository.drop_meta(connection, session.id, PENDING_HITL)
                 await run_repository.take_hitl(connection, ref.run_id, None if pending is None else stored)
-        changed = _turn_messages(ref, claim, session.first_seq, written_at)
+        changed = claim_repository.turn_messages(ref, claim, session.first_seq, written_at)
         self._later(self._write_through(claim.user_id, claim.session_id, session, changed))
         return ClaimedTurn(
             ref,
@@ -149,7 +140,7 @@ class ConversationStorage:
             if finished is None:
                 return False
             session = await repository.touch_session(connection, ref.user_id, ref.session_id)
-            pending = _pending_after(end, finished.taken_hitl)
+            pending = pending_after(end, finished.taken_hitl)
             if pending is not None:
                 await repository.merge_meta(connection, session.id, {PENDING_HITL: pending})
             changed = await repository.finish_message(connection, ref.message_id, end)
@@ -184,7 +175,7 @@ class ConversationStorage:
         Raises :class:`RunActive` while an answer is being written, which would be lost, and ``ValueError`` for a
         message that is neither human, AI nor system.
         """
-        wanted = [_record(message, index, extra_message_data) for index, message in enumerate(messages)]
+        wanted = [record_of(message, index, extra_message_data) for index, message in enumerate(messages)]
         async with transaction(self._engine) as connection:
             if await repository.lock_user(connection, user_id) is None:
                 raise Unauthorized
@@ -192,7 +183,7 @@ class ConversationStorage:
             busy = await run_repository.active(connection, session.id)
             if busy is not None:
                 raise RunActive(run_id=str(busy.ref.run_id))
-            last_seq, rewritten = await _write_difference(connection, session.id, wanted)
+            last_seq, rewritten = await write_difference(connection, session.id, wanted)
             meta = await repository.session_meta(connection, user_id, session_id)
             if rewritten:
                 meta.pop(NOTE, None)
@@ -387,13 +378,6 @@ async def _by_key(
     return ClaimedTurn(ref, created=False)
 
 
-def _pending_after(end: TurnEnd, taken: Any) -> Any:
-    """The question that waits in the session after a turn, as JSON."""
-    if end.status != "completed":
-        return taken
-    return None if end.asks is None else end.asks.model_dump(mode="json")
-
-
 def _refuse(session: ClaimedSession, claim: TurnClaim, pending: PendingHitlState | None) -> None:
     if session.busy is not None:
         raise RunActive(run_id=str(session.busy))
@@ -401,55 +385,3 @@ def _refuse(session: ClaimedSession, claim: TurnClaim, pending: PendingHitlState
         raise StaleHitl
     if session.active >= claim.max_runs_per_user:
         raise TooManyRuns(retry_after=2)
-
-
-def _turn_messages(ref: RunRef, claim: TurnClaim, first_seq: int, written_at: datetime) -> list[StoredMessage]:
-    """The two messages of a claimed turn as they were stored."""
-    human = MessageInfo(
-        type="human",
-        content=claim.message,
-        timestamp=written_at,
-        id=str(ref.human_message_id),
-        status="completed",
-        run_id=str(ref.run_id),
-    )
-    answer = MessageInfo(
-        type="ai", content="", timestamp=written_at, id=str(ref.message_id), status="pending", run_id=str(ref.run_id)
-    )
-    return [StoredMessage(first_seq, human), StoredMessage(first_seq + 1, answer)]
-
-
-async def _write_difference(
-    connection: AsyncConnection, session_row_id: UUID, wanted: Sequence[MessageRecord]
-) -> tuple[int, bool]:
-    """Make the stored messages equal ``wanted``. Gives the last ``seq``, and whether one that was stored is no more."""
-    stored = await repository.messages(connection, session_row_id, limit=None)
-    first = stored[0].seq if stored else 1
-    gone = [UUID(item.info.id) for item in stored[len(wanted) :]]
-    new: dict[int, MessageRecord] = {first + at: record for at, record in enumerate(wanted) if at >= len(stored)}
-    traces: dict[UUID, dict[str, Any]] = {}
-    for item, record in zip(stored, wanted, strict=False):
-        if (item.info.type, item.info.content) != (record["type"], record["content"]):
-            gone.append(UUID(item.info.id))
-            new[item.seq] = record
-        elif record["rag_trace"] is not None and record["rag_trace"] != item.info.rag_trace:
-            traces[UUID(item.info.id)] = record["rag_trace"]
-    if gone:
-        await repository.delete_messages(connection, gone)
-    if new:
-        await repository.insert_messages(connection, session_row_id, new)
-    if traces:
-        await repository.set_traces(connection, traces)
-    return first + len(wanted) - 1, bool(gone)
-
-
-def _record(message: BaseMessage, index: int, extra: Sequence[dict[str, Any] | None] | None) -> MessageRecord:
-    data = (extra[index] if extra is not None and index < len(extra) else None) or {}
-    kinds = [name for name, kind in _MESSAGE_CLASSES.items() if isinstance(message, kind)]
-    if not kinds:
-        raise ValueError(f"a message of type {message.type} is not part of a history")
-    return {
-        "type": kinds[0],
-        "content": clean_text(str(message.text)),
-        "rag_trace": normalize_rag_trace(data.get("rag_trace")),
-    }
