@@ -221,6 +221,18 @@ async def test_an_answer_to_another_question_is_refused(at: Running, alice: Clie
     assert (refused.status_code, refused.json()["code"]) == (409, "stale_hitl")
 
 
+async def test_an_answer_that_is_sent_twice_is_one(at: Running, alice: Client):
+    await upload(alice)
+    hitl = hitl_of(await ask_back(at, alice))
+    body = {"message": "Pump B", "session_id": "s", "hitl_id": hitl["id"], "client_message_id": "k"}
+    first = (await alice.post("/chat", body)).json()
+    again = await alice.post("/chat", body)
+    assert (again.status_code, again.json()) == (200, first), "the key counts before the question that is gone"
+    other = await alice.post("/chat", {**body, "message": "Pump A"})
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_conflict")
+    await at.check(turns=2)
+
+
 async def test_a_dismissed_question_waits_no_longer(at: Running, alice: Client):
     await upload(alice)
     hitl = hitl_of(await ask_back(at, alice))
