@@ -55,6 +55,9 @@ from backend.tracing import check_tracing, start_tracing
 SWEEP_SECONDS = 60.0
 """Between two sweeps of the library (unfinished versions are taken back, purges done) and two looks at the index."""
 
+DECISION_RULES_TOKENS = 1_500
+"""What a grading prompt holds besides passages: its rules, the schema and a question."""
+
 LEAST_TO_SPARE_ONE = 4
 """Connections of a worker from which on one is kept for leases and events."""
 
@@ -213,7 +216,14 @@ async def _runtime(
     weather = build_weather_tool(build_weather(settings, http), settings.weather_timeout_seconds)
     reranker = build_reranker(settings)
     stack.push_async_callback(reranker.aclose)
-    pipeline = RetrievalPipeline(knowledge, settings, reranker, fast=models.fast, grade=models.grade)
+    pipeline = RetrievalPipeline(
+        knowledge,
+        settings,
+        reranker,
+        fast=models.fast,
+        grade=models.grade,
+        passage_tokens=limits.window - limits.answer - DECISION_RULES_TOKENS,
+    )
     return AgentRuntime(
         models.main,
         pipeline,

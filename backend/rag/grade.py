@@ -53,7 +53,7 @@ class Graded:
 
 async def grade(model: DecisionModel, given: DecisionInput) -> Graded:
     """What ``given.candidates`` (at least one) are worth; no decision, with the reason, when the model fails."""
-    decided = await model.decide(GradeDecision, GRADE_RULES, given, grade_data(given))
+    decided = await model.decide(GradeDecision, GRADE_RULES, given, grade_data(given, model.passage_tokens))
     return Graded(decided.value, decided.failure, decided.usage)
 
 

@@ -29,7 +29,7 @@ from backend.rag.plan import Plan, make_plan
 from backend.rag.resume import HitlResume, may_ask_again
 from backend.rag.retrieve import Candidate, Library
 from backend.rag.rewrite import Rewrite, rewrite
-from backend.rag.structured import NO_RULE, DecisionModel
+from backend.rag.structured import MAX_PASSAGE_TOKENS, NO_RULE, DecisionModel
 from backend.rag.synthesize import Part, synthesize
 from backend.rag.trace import evidence_list
 from backend.schemas.chat import Emit, HitlResumeState
@@ -117,12 +117,14 @@ class RetrievalPipeline:
         *,
         fast: BaseChatModel,
         grade: BaseChatModel,
+        passage_tokens: int = MAX_PASSAGE_TOKENS,
     ) -> None:
+        """``passage_tokens``: what ``grade`` may be given to read, as far as its window goes."""
         self._library = library
         self._config = config
         self._reranker: Reranker = reranker or NoReranker()
         self._fast = DecisionModel(fast, config.decision_timeout_seconds)
-        grader = DecisionModel(grade, config.decision_timeout_seconds)
+        grader = DecisionModel(grade, config.decision_timeout_seconds, passage_tokens)
         self._lookups = Lookups(library, config, self._reranker, grader)
         self._graph = self._compile()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from backend.rag.decisions import DecisionInput
 from backend.rag.retrieve import Candidate
-from backend.text import both_ends
+from backend.text import both_ends, rough_tokens
 
 NO_KNOWLEDGE = "NO_KNOWLEDGE: nothing in the documents matches this query."
 NO_DOCUMENTS = "NO_KNOWLEDGE: there are no documents yet."
@@ -93,16 +93,19 @@ def plan_data(question: str) -> str:
     return _json({"question": both_ends(question, MAX_QUESTION_CHARS)})
 
 
-def grade_data(given: DecisionInput) -> str:
-    """What a grading model reads: the question and the start of each passage, best first, ``MAX_PASSAGES_CHARS`` at
+def grade_data(given: DecisionInput, max_tokens: int) -> str:
+    """What a grading model reads: the question and the start of each passage, best first, some ``max_tokens`` at
     most."""
     passages: list[dict[str, object]] = []
-    left = MAX_PASSAGES_CHARS
+    left = max_tokens
     for number, chunk in enumerate(given.candidates, start=1):
-        text = chunk.text[: min(left, MAX_PASSAGE_CHARS)]
+        text = chunk.text[:MAX_PASSAGE_CHARS]
+        cost = rough_tokens(text) + 1
+        if cost > left:
+            text = text[: len(text) * max(0, left) // cost]
         if not text:
             break
-        left -= len(text)
+        left -= cost
         named = {"n": number, "file": chunk.filename, "page": chunk.page_number, "heading": chunk.heading, "text": text}
         passages.append({key: value for key, value in named.items() if value is not None})
     return _json({"question": both_ends(given.question, MAX_QUESTION_CHARS), "passages": passages})

@@ -26,6 +26,7 @@ NO_RULE = "no_rule"
 """The failure of a model that does not make this decision at all; its default is then meant, nothing went wrong."""
 
 MAX_ANSWER_CHARS = 20_000
+LEAST_PASSAGE_TOKENS, MAX_PASSAGE_TOKENS = 300, 5_000
 _QUIET: RunnableConfig = {"tags": [TAG_NOSTREAM]}  # what is decided is no text of the answer that is being streamed
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _AGAIN = "\n\nYour answer before this could not be read. Answer with that one JSON object and nothing else."
@@ -44,9 +45,13 @@ class Decided(Generic[T]):
 
 
 class DecisionModel:
-    """A chat model that is asked for decisions: each within ``timeout_seconds``, the second try included."""
+    """A chat model that is asked for decisions: each within ``timeout_seconds``, the second try included.
 
-    def __init__(self, model: BaseChatModel, timeout_seconds: float) -> None:
+    ``passage_tokens`` is what it may be given to read at a time.
+    """
+
+    def __init__(self, model: BaseChatModel, timeout_seconds: float, passage_tokens: int = MAX_PASSAGE_TOKENS) -> None:
+        self.passage_tokens = max(LEAST_PASSAGE_TOKENS, min(passage_tokens, MAX_PASSAGE_TOKENS))
         self._model = model
         self._timeout_seconds = timeout_seconds
         self._takes_schema = True

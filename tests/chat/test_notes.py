@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from langchain_core.messages import HumanMessage
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -170,6 +171,18 @@ async def test_a_deleted_session_leaves_no_note(engine: AsyncEngine):
         assert "not shown" not in llm.chats[-1].messages[0]["content"]
     async with engine.connect() as connection:
         assert (await connection.execute(text("select count(*) from chat_messages"))).scalar() == 2
+
+
+async def test_a_history_that_is_rewritten_loses_its_note(engine: AsyncEngine):
+    user = await new_user(engine)
+    async with FakeLLM() as llm, worker(engine, llm, notes=True, context_messages=2) as service:
+        await turns(service, user, llm, 1, 2)
+        await settled(service)
+        history = await service.storage.load(user.id, "s")
+        await service.storage.save(user.id, "s", [*history, HumanMessage("more")])
+        assert await note(engine) is not None
+        await service.storage.save(user.id, "s", [HumanMessage("another"), *history[1:]])
+        assert await note(engine) is None
 
 
 REPLIES = [

@@ -15,6 +15,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from backend.agents.context import AgentContext
 from backend.errors import ProviderError
 from backend.rag.prompts import split_passages
+from backend.text import rough_tokens
 
 MESSAGE_TOKENS = 8
 """What a message costs besides its text."""
@@ -105,8 +106,7 @@ def _more(seen: int | None, shown: int | None) -> int | None:
 
 def token_estimate(text: str, count_tokens: CountTokens) -> int:
     """The larger of a tokenizer's count and a rule of thumb: models cut Chinese into more pieces than others do."""
-    wide = sum(1 for char in text if char >= "\u2e80") if not text.isascii() else 0
-    return max(count_tokens(text), wide + (len(text) - wide) // 4)
+    return max(count_tokens(text), rough_tokens(text))
 
 
 def fit(messages: Sequence[AnyMessage], room: int, count: CountTokens) -> list[AnyMessage]:
