@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend.chat import run_repository
 from backend.chat.records import EventBatch, RunRef
+from backend.chat.wakeups import Wakeups
 from backend.errors import StorageUnavailable
 from backend.infra.database.engine import transaction
 from backend.log import get_logger
@@ -96,8 +97,9 @@ class RunLog:
 class EventHub:
     """The logs of this worker's runs and their way into the table."""
 
-    def __init__(self, engine: AsyncEngine, *, worker_id: str, memory_log: bool = True) -> None:
+    def __init__(self, engine: AsyncEngine, wakeups: Wakeups, *, worker_id: str, memory_log: bool = True) -> None:
         self._engine = engine
+        self._wakeups = wakeups
         self._worker_id = worker_id
         self._logs: dict[UUID, RunLog] = {}
         self._failing_since: float | None = None
@@ -118,6 +120,7 @@ class EventHub:
         """The last event is appended; memory keeps the log for a while. ``cut``: without ``done``."""
         log.ended, log.cut = True, cut
         log.wake()
+        self._wakeups.events([log.run_id])
         asyncio.get_running_loop().call_later(KEEP_ENDED_SECONDS, self._logs.pop, log.run_id, None)
 
     def discard(self, log: RunLog) -> None:
@@ -162,6 +165,7 @@ class EventHub:
                 await run_repository.insert_events(connection, [batch for _, batch in work], self._worker_id)
             for log, batch in work:
                 log.stored = batch.last_seq
+            self._wakeups.events(log.run_id for log, _ in work)
         finally:
             done.set()
             for log, _ in work:

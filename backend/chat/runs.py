@@ -15,6 +15,7 @@ from backend.chat.records import RunRow, TurnEnd
 from backend.chat.storage import ConversationStorage
 from backend.chat.tail import numbered, tail_events
 from backend.chat.turn import Cause, RunHandle, error_info
+from backend.chat.wakeups import Wakeups
 from backend.errors import StorageUnavailable
 from backend.infra.database.engine import transaction
 from backend.infra.periodic import every
@@ -37,11 +38,19 @@ class RunSupervisor:
     """Owns what must happen to runs beside producing them."""
 
     def __init__(
-        self, engine: AsyncEngine, storage: ConversationStorage, hub: EventHub, config: ChatConfig, *, worker_id: str
+        self,
+        engine: AsyncEngine,
+        storage: ConversationStorage,
+        hub: EventHub,
+        wakeups: Wakeups,
+        config: ChatConfig,
+        *,
+        worker_id: str,
     ) -> None:
         self._engine = engine
         self._storage = storage
         self._hub = hub
+        self._wakeups = wakeups
         self._config = config
         self._worker_id = worker_id
         self._handles: dict[UUID, RunHandle] = {}
@@ -58,7 +67,7 @@ class RunSupervisor:
         self._tasks = [
             asyncio.create_task(self._hub.flush_forever()),
             asyncio.create_task(every(beat, self.renew)),
-            asyncio.create_task(every(STOP_POLL_SECONDS, self.stop_requested)),
+            asyncio.create_task(every(STOP_POLL_SECONDS, self.stop_requested, wake=self._wakeups.stop_asked)),
             asyncio.create_task(every(beat, self.reap)),
             asyncio.create_task(every(SWEEP_SECONDS, self.sweep)),
         ]
@@ -118,6 +127,7 @@ class RunSupervisor:
             return
         async with transaction(self._engine) as connection:
             await run_repository.request_stop(connection, run_id)
+        self._wakeups.stop(run_id)
 
     async def stop_requested(self) -> None:
         """Stop the runs of this worker that another one was asked to stop."""
@@ -177,6 +187,7 @@ class RunSupervisor:
         tail = numbered(run.ref, tail_events(run.ref, end), last_seq + REAP_GAP)
         reaped = await self._storage.finish_turn(run.ref, end, tail, tail.last_seq, worker_id=None)
         if reaped:
+            self._wakeups.events([run.ref.run_id])
             count_turn("interrupted", "server_shutdown")
             _log.warning("run_reaped", run_id=str(run.ref.run_id))
         return reaped

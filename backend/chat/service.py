@@ -27,6 +27,7 @@ from backend.chat.storage import LIST_PAGE, ConversationStorage
 from backend.chat.subscription import LoggedEvent, Subscriptions
 from backend.chat.titles import rule_title
 from backend.chat.turn import RunHandle, TurnRunner
+from backend.chat.wakeups import Wakeups
 from backend.errors import (
     Draining,
     IdempotencyKeyMismatch,
@@ -96,9 +97,13 @@ class ChatService:
         self._worker_id = str(uuid7())
         self._draining = False
         self.storage = ConversationStorage(engine, cache)
-        self._hub = EventHub(upkeep or engine, worker_id=self._worker_id, memory_log=config.event_memory_log)
-        self._runs = RunSupervisor(upkeep or engine, self.storage, self._hub, config, worker_id=self._worker_id)
-        self.subscriptions = Subscriptions(engine, self.storage, self._hub, max_behind=config.subscriber_max_events)
+        self._wakeups = Wakeups(cache)
+        own = upkeep or engine
+        self._hub = EventHub(own, self._wakeups, worker_id=self._worker_id, memory_log=config.event_memory_log)
+        self._runs = RunSupervisor(own, self.storage, self._hub, self._wakeups, config, worker_id=self._worker_id)
+        self.subscriptions = Subscriptions(
+            engine, self.storage, self._hub, self._wakeups, max_behind=config.subscriber_max_events
+        )
         self._notes = NoteKeeper(
             engine,
             note_model,
@@ -119,6 +124,7 @@ class ChatService:
 
     async def start(self) -> None:
         """Repair what an earlier process left and begin to keep leases."""
+        self._wakeups.start()
         await self._runs.start()
 
     async def drain(self) -> None:
@@ -131,6 +137,7 @@ class ChatService:
         """Stop the background work."""
         await self._notes.close()
         await self._runs.close()
+        await self._wakeups.close()
 
     @property
     def active_runs(self) -> int:

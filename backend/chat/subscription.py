@@ -6,6 +6,7 @@ stored text and the end is rebuilt from the rows.
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from backend.chat.events import EventHub, RunLog
 from backend.chat.records import EventBatch, RunRow
 from backend.chat.storage import ConversationStorage
 from backend.chat.tail import numbered, stored_end, tail_events
+from backend.chat.wakeups import Wakeups
 from backend.errors import NotFound
 from backend.infra.database.engine import reading
 from backend.metrics import DROPPED_SUBSCRIBERS, SUBSCRIBERS
@@ -45,11 +47,18 @@ class Subscriptions:
     """Streams of events of any run of a user."""
 
     def __init__(
-        self, engine: AsyncEngine, storage: ConversationStorage, hub: EventHub, *, max_behind: int = 1024
+        self,
+        engine: AsyncEngine,
+        storage: ConversationStorage,
+        hub: EventHub,
+        wakeups: Wakeups,
+        *,
+        max_behind: int = 1024,
     ) -> None:
         self._engine = engine
         self._storage = storage
         self._hub = hub
+        self._wakeups = wakeups
         self._max_behind = max_behind
         self.count = 0
         """Subscribers now."""
@@ -77,8 +86,9 @@ class Subscriptions:
                     raise StreamCut
                 if self._hub.get(run_id) is log:
                     return
-            async for events in self._from_table(user_id, run_id, cursor):
-                yield events
+            with self._wakeups.reading(run_id) as heard:
+                async for events in self._from_table(user_id, run_id, cursor, heard):
+                    yield events
         finally:
             self.count -= 1
             SUBSCRIBERS.dec()
@@ -103,12 +113,15 @@ class Subscriptions:
                 caught_up = True
                 await log.wait(WAIT_SECONDS)
 
-    async def _from_table(self, user_id: UUID, run_id: UUID, after: int) -> AsyncGenerator[list[LoggedEvent]]:
+    async def _from_table(
+        self, user_id: UUID, run_id: UUID, after: int, heard: asyncio.Event
+    ) -> AsyncGenerator[list[LoggedEvent]]:
         cursor = after
         known = cursor == 0
         if await self._storage.run(user_id, run_id) is None:
             raise NotFound
         while True:
+            heard.clear()
             current = await self._storage.run(user_id, run_id)
             if current is None:  # the session was deleted meanwhile
                 return
@@ -125,15 +138,20 @@ class Subscriptions:
             elif current.status != "running":
                 return
             else:
-                await self._wait(run_id)
+                await self._wait(run_id, heard)
 
     async def _read(self, run_id: UUID, cursor: int) -> list[EventBatch]:
         async with reading(self._engine) as connection:
             return await run_repository.read_events(connection, run_id, max(cursor - 1, 0), READ_BATCHES)
 
-    async def _wait(self, run_id: UUID) -> None:
-        log = self._hub.get(run_id)
-        await (asyncio.sleep(POLL_SECONDS) if log is None else log.wait(POLL_SECONDS))
+    async def _wait(self, run_id: UUID, heard: asyncio.Event) -> None:
+        """Until there may be something new: told by this worker's log or another's hint, else by the time."""
+        if (log := self._hub.get(run_id)) is not None:
+            await log.wait(POLL_SECONDS)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await heard.wait()
 
     async def _rebuilt(self, run: RunRow, cursor: int) -> list[list[LoggedEvent]]:
         """What a terminal run still owes to ``cursor``: the stored text in a ``gap``, then its end."""

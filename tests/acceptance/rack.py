@@ -1,4 +1,4 @@
-"""A real server with its model, shared by the tests of one module."""
+"""A real server, or two, with their model, shared by the tests of one module."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -19,7 +19,10 @@ from tests.support.server import ServerProcess
 
 @dataclass
 class Rack:
-    """``database`` leads to PostgreSQL itself, ``postgres`` and ``redis`` are the proxies that the server uses."""
+    """``database`` leads to PostgreSQL itself, ``postgres`` and ``redis`` are the proxies that the servers use.
+
+    ``peer`` is a second server process on the same data, where it was asked for.
+    """
 
     server: ServerProcess
     llm: FakeLLM
@@ -27,6 +30,7 @@ class Rack:
     valkey_url: str
     postgres: FaultProxy
     redis: FaultProxy
+    peer: ServerProcess | None = None
 
     def user(self) -> AbstractAsyncContextManager[Client]:
         """A new account."""
@@ -56,9 +60,9 @@ class Rack:
 
 @asynccontextmanager
 async def rack(
-    postgres_url: URL, valkey_url: str, name: str, env: Mapping[str, str] | None = None
+    postgres_url: URL, valkey_url: str, name: str, env: Mapping[str, str] | None = None, *, peer: bool = False
 ) -> AsyncIterator[Rack]:
-    """A started server behind proxies; ``name`` names its database."""
+    """A started server behind proxies, with ``peer`` two; ``name`` names its database."""
     async with AsyncExitStack() as stack:
         data_dir = Path(stack.enter_context(TemporaryDirectory(prefix="citewire-rack-", ignore_cleanup_errors=True)))
         database = await stack.enter_async_context(own_database(postgres_url, name))
@@ -72,6 +76,8 @@ async def rack(
             "MAX_RUNS_PER_USER": "1000",
             **(env or {}),
         }
-        server = ServerProcess(data_dir, database_url=through, redis_url=redis_url, env=settings)
-        await stack.enter_async_context(server)
-        yield Rack(server, llm, database, valkey_url, postgres, redis)
+        servers: list[ServerProcess] = []
+        for _ in range(1 + peer):
+            server = ServerProcess(data_dir, database_url=through, redis_url=redis_url, env=settings)
+            servers.append(await stack.enter_async_context(server))
+        yield Rack(servers[0], llm, database, valkey_url, postgres, redis, servers[1] if peer else None)

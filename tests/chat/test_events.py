@@ -12,6 +12,7 @@ from backend.chat import run_repository
 from backend.chat.events import EventHub, RunLog
 from backend.chat.records import RunRef, TurnClaim
 from backend.chat.storage import ConversationStorage
+from backend.chat.wakeups import Wakeups
 from backend.errors import StorageUnavailable
 from backend.infra.database.engine import create_engine, transaction
 from backend.schemas.auth import Principal
@@ -58,7 +59,7 @@ def test_a_line_separator_of_unicode_is_escaped():
 
 async def test_what_is_new_is_flushed_for_all_runs_and_only_once(engine: AsyncEngine):
     user = await new_user(engine)
-    hub = EventHub(engine, worker_id="w")
+    hub = EventHub(engine, Wakeups(no_redis()), worker_id="w")
     one, two = [hub.open(await claimed(engine, user, name)) for name in ("one", "two")]
     write(one, "a", "b")
     write(two, "x")
@@ -73,7 +74,7 @@ async def test_what_is_new_is_flushed_for_all_runs_and_only_once(engine: AsyncEn
 async def test_a_worker_that_lost_the_run_adds_nothing(engine: AsyncEngine):
     user = await new_user(engine)
     ref = await claimed(engine, user, worker_id="another")
-    hub = EventHub(engine, worker_id="w")
+    hub = EventHub(engine, Wakeups(no_redis()), worker_id="w")
     write(hub.open(ref), "stolen")
     await hub.flush()
     assert await stored(engine, ref.run_id) == []
@@ -81,7 +82,7 @@ async def test_a_worker_that_lost_the_run_adds_nothing(engine: AsyncEngine):
 
 async def test_a_sealed_log_is_left_to_the_last_transaction(engine: AsyncEngine):
     user = await new_user(engine)
-    hub = EventHub(engine, worker_id="w")
+    hub = EventHub(engine, Wakeups(no_redis()), worker_id="w")
     log = hub.open(await claimed(engine, user))
     write(log, "a")
     await hub.flush()
@@ -97,7 +98,7 @@ async def test_a_commit_whose_answer_is_lost_is_written_again(database_url: URL,
     user = await new_user(engine)
     async with postgres_proxy(database_url) as (proxy, url):
         broken = create_engine(url, pool_size=2)
-        hub = EventHub(broken, worker_id="w")
+        hub = EventHub(broken, Wakeups(no_redis()), worker_id="w")
         log = hub.open(await claimed(engine, user))
         write(log, "a")
         proxy.on_bytes(b"COMMIT", "cut_reply")
@@ -112,7 +113,7 @@ async def test_a_commit_whose_answer_is_lost_is_written_again(database_url: URL,
 
 async def test_a_flush_that_is_refused_once_does_not_end_the_flushing(engine: AsyncEngine):
     user = await new_user(engine)
-    hub = EventHub(engine, worker_id="w")
+    hub = EventHub(engine, Wakeups(no_redis()), worker_id="w")
     log = hub.open(await claimed(engine, user))
     async with transaction(engine) as connection:
         await connection.execute(text("alter table run_events rename to run_events_away"))

@@ -56,13 +56,14 @@ async def worker(
     limits: PromptLimits | None = None,
     notes: bool = False,
     rag: RagConfig | None = None,
+    redis_url: str | None = None,
     **config: Any,
 ) -> AsyncIterator[ChatService]:
-    """A started worker. ``drain=False``: it is left as a killed one would leave it."""
+    """A started worker, without Redis unless it is named. ``drain=False``: left as a killed one would leave it."""
     answer_tokens = 2_000 if limits is None else limits.answer
     given = ModelConfig(llm_base_url=llm.base_url, llm_model="fake", answer_max_tokens=answer_tokens)
     model = openai_model(given, model="fake")
-    cache = no_redis()
+    cache = no_redis() if redis_url is None else Cache(create_redis(redis_url))
     service = ChatService(
         engine,
         cache,

@@ -1,0 +1,82 @@
+"""Two server processes on one database: any of them shows a run and stops it, with Redis or without."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+from sqlalchemy import URL
+
+from backend.chat.wakeups import CHANNEL
+from tests.acceptance.rack import Rack, rack
+from tests.support.chat_client import Client, signed_in
+from tests.support.fake_llm import hang_after, text
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HALF = "one two three four five "
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Rack]:
+    env = {"LEASE_SECONDS": "5"}
+    async with rack(postgres_url, valkey_url, f"two_{worker_id}", env, peer=True) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def at(shared: Rack) -> AsyncIterator[Rack]:
+    await shared.reset()
+    await listening(shared)
+    yield shared
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def alice(at: Rack) -> AsyncIterator[Client]:
+    async with at.user() as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def there(at: Rack, alice: Client) -> AsyncIterator[Client]:
+    """The same account at the other worker."""
+    assert at.peer is not None
+    token = alice.http.headers["authorization"].removeprefix("Bearer ")
+    async with signed_in(at.peer.url, alice.name, token) as client:
+        yield client
+
+
+async def listening(at: Rack) -> None:
+    """Wait until both workers listen for hints."""
+
+    async def both() -> bool:
+        async with Redis.from_url(at.valkey_url) as redis:
+            return dict(await redis.pubsub_numsub(CHANNEL))[CHANNEL.encode()] >= 2
+
+    await until(both)
+
+
+@pytest.mark.parametrize("fault", ["none", "refuse", "blackhole"])
+async def test_a16_a_run_is_seen_and_stopped_on_the_other_worker(at: Rack, alice: Client, there: Client, fault: str):
+    at.llm.script(hang_after(5), text("Again."))
+    async with alice.stream() as here:
+        await here.until_text("one")
+        async with there.follow(here.run_id) as elsewhere:
+            await elsewhere.until_text("one")
+            if fault != "none":
+                getattr(at.redis, fault)()
+            await elsewhere.until_text("five")
+            stopped = await asyncio.gather(there.stop(here.run_id), there.stop(here.run_id))
+            assert {answer["status"] for answer in stopped} <= {"running", "stopped"}
+            await asyncio.wait_for(at.llm.chats[0].ended.wait(), 30)
+            assert at.llm.chats[0].closed_by_client
+            await here.end()
+            await elsewhere.end()
+    assert (await there.stop(here.run_id))["status"] == "stopped"
+    for seen in (here, elsewhere):
+        assert (seen.text, seen.one("done")["status"]) == (HALF, "stopped")
+    assert here.events == elsewhere.events
+    await at.redis.restore()
+    assert (await there.ask("And now?")).text == "Again."
+    await at.check(here, turns=2)
