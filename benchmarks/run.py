@@ -17,7 +17,9 @@ SCRIPTS: dict[str, list[str]] = {
     "first_answer": [],
     "burst": [],
     "retrieval": [],
+    "sub_questions": [],
     "start": [],
+    "routes": [],
 }
 FULL: dict[str, list[str]] = {"retrieval": ["--leaves", "1000000"]}
 

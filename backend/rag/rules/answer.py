@@ -8,7 +8,6 @@ from typing import Any
 from backend.catalogue import say
 from backend.rag.decisions import DecisionInput
 from backend.rag.rules.evidence import Question, Weighed, could_answer, in_order, may_quote, weigh
-from backend.rag.rules.measures import measure_words
 from backend.rag.rules.plan import plan_rule
 from backend.rag.rules.question import answer_kind, question_language
 from backend.rag.rules.reading import Sentence, Source
@@ -20,9 +19,8 @@ _FOLLOWING_SHARE = 0.5
 """A further sentence is quoted when its score is at least this share of the best one's."""
 _BESIDE_SHARE = 0.8
 """The same for a sentence of another passage of the document."""
-_NEAR_WEIGHT, _KIND_WEIGHT, _MEASURE_WEIGHT = 0.3, 0.15, 0.3
-"""What a sentence gains from the words around it, from holding a number where one is asked for, and from a word of the
-measure that is asked for."""
+_NEAR_WEIGHT, _KIND_WEIGHT = 0.3, 0.15
+"""What a sentence gains from the words around it, and from holding a number where one is asked for."""
 _WRAPPED_HAN = re.compile(r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])[ \t]*\r?\n[ \t]*(?=[\u3400-\u9fff])")
 """A line end inside Chinese text, which has no spaces."""
 _NUMBER = re.compile(r"\[\s*((?:\^|ID:\s?)?\d+(?:\s?[,，、]\s?\d+)*)\s*\]")
@@ -106,8 +104,6 @@ def _scored(one: Weighed, sentence: Sentence, index: int, wanted: Question, ques
     score = wanted.share(sentence.held, one.asked) + _NEAR_WEIGHT * wanted.share(sentence.near, one.asked)
     if kind in ("number", "time") and could_answer(kind, sentence, wanted):
         score += _KIND_WEIGHT
-    if (measure := measure_words(question)) is not None and measure.search(sentence.text):
-        score += _MEASURE_WEIGHT
     numbers = frozenset(term for term in sentence.held | sentence.above if any(char.isdigit() for char in term))
     return ScoredSentence(sentence.text, index, score, numbers)
 

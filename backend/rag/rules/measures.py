@@ -13,7 +13,7 @@ _MEASURES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
             r"\bhow (?:long|wide|tall|high|deep|far)\b|\b(?:longer|longest|wider|taller|higher|deeper)\b"
             r"|多[长宽高深远]",
             r"\b(?:centi|milli|kilo)?met(?:re|er)s?\b|\b(?:mm|cm|km|m|feet|foot|inch(?:es)?|miles?)\b"
-            r"|\b(?:minutes?|hours?|days?|weeks?|months?|years?)\b|毫米|厘米|公里|千米|米|小时|分钟|天|周|个?月|年",
+            r"|\b(?:minutes?|hours?|days?|weeks?|months?|years?)\b|毫米|厘米|公里|千米|米|小时|分钟|[天日周年]|个?月",
         ),
         (
             r"\bhow (?:expensive|cheap)\b|\b(?:cheaper|cheapest|dearer|price|costs?)\b"
@@ -22,13 +22,24 @@ _MEASURES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
         ),
         (
             r"\bhow (?:fast|quick\w*|soon)\b|\b(?:faster|fastest|quicker)\b|多快|多久|更快",
-            r"\b(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\b|/h\b|秒|分钟|小时|天|周|个?月|年",
+            r"\b(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\b|/h\b|秒|分钟|小时|[天日周年]|个?月",
         ),
     )
 )
 """Adjectives of questions, and the words by which a sentence tells that measure: ``how heavy`` and ``weighs``."""
 
 
+MEASURE = "<measure>"
+"""Stands among the terms of a question for the measure that it asks for; no word is like it."""
+
+
 def measure_words(question: str) -> re.Pattern[str] | None:
     """Finds the words that tell the measure which ``question`` asks for; ``None`` when it asks for none."""
     return next((said for asked, said in _MEASURES if asked.search(question)), None)
+
+
+def without_measures(question: str) -> str:
+    """``question`` without the adjectives that ask for a measure."""
+    for asked, _ in _MEASURES:
+        question = asked.sub(" ", question)
+    return question

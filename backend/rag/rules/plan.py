@@ -38,7 +38,7 @@ _ZH = tuple(
         rf"(?:比较|对比)(?:一下|下)?\s*{_ZA}{_ZH_JOIN}{_ZB}{_ZH_ASPECT}\s*[。？?！]*$",
         rf"(?:^|[，,：:]|请问)\s*{_ZA}{_ZH_JOIN}{_ZB}(?:之间的?)?{_ZH_ASPECT}\s*(?:之间|相比|比较)?(?:[，,])?\s*(?:的)?(?:主要)?"
         r"(?:有什么|有何|有哪些|有啥|存在什么|是什么|有没有)?(?:主要)?(?:的)?(?:[两三几2-9]个)?(?:区别|差别|差异|不同|异同)",
-        rf"(?:^|[，,：:]|请问)\s*{_ZA}{_ZH_JOIN}{_ZB}{_ZH_ASPECT}\s*(?:相比|比较)?[，,]?\s*(?:(?:哪个|哪一个|哪种|哪款|谁)\s*更|分别|各自?)",
+        rf"(?:^|[，,：:]|请问)\s*{_ZA}{_ZH_JOIN}{_ZB}{_ZH_ASPECT}\s*(?:相比|比较)?[，,]?\s*(?:(?:哪个|哪一个|哪种|哪款|谁)\s*(?P<more>更[^？?。]{1, 8})|分别|各自?)",
     )
 )
 _NEXT_QUESTION = re.compile(
@@ -76,6 +76,8 @@ def _comparison(question: str) -> list[str]:
             named = match.groupdict()
             aspect = named.get("aspect") or named.get("aspect2")
             items = [named["a"].strip(), named["b"].strip()]
+            if more := named.get("more"):
+                return [f"{item}{more}吗？" for item in items]
             return _chinese_parts(items, aspect) if chinese else _english_parts(items, aspect)
     return []
 

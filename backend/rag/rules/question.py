@@ -5,6 +5,7 @@ from typing import Literal
 
 from backend.catalogue import Language
 from backend.infra.analyze import query_terms, sentences
+from backend.rag.rules.measures import MEASURE, measure_words, without_measures
 
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 _KANA = re.compile("[\u3041-\u30ff]")
@@ -104,9 +105,8 @@ _ASKING_WORDS = re.compile(
 
 def asked_terms(question: str) -> set[str]:
     """The terms of a question that an answer has to be about."""
-    return content_terms(set(query_terms(_ASKING_WORDS.sub(" ", core(question))))) or content_terms(
-        set(query_terms(question))
-    )
+    asked = content_terms(set(query_terms(_ASKING_WORDS.sub(" ", without_measures(core(question))))))
+    return asked | {MEASURE} if asked and measure_words(question) else asked
 
 
 def content_terms(wanted: set[str]) -> set[str]:

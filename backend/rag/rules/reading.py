@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from backend.infra.analyze import sentences, terms
 from backend.rag.retrieve import Candidate
+from backend.rag.rules.measures import MEASURE
 
 _ITEM = re.compile(r"\||[-*•·]\s|\d{1,3}[.)]\s")
 
@@ -79,15 +80,15 @@ class Reading:
         return self.given.union(*(sentence.near for sentence in self.sentences))
 
 
-def read(source: Source, content: set[str]) -> Reading:
-    """``source`` with what it holds of the terms ``content``."""
+def read(source: Source, content: set[str], measure: re.Pattern[str] | None = None) -> Reading:
+    """``source`` with what it holds of the terms ``content``; ``measure`` finds what tells the measure among them."""
     titles = f"{source.filename} {source.heading.partition(' > ')[0]}"
-    found = list(_sentences(source, content))
+    found = list(_sentences(source, content, measure))
     given = content.intersection(terms(titles)).union(*(one.held for one in found if one.depth == 1))
     return Reading(source, found, frozenset(given))
 
 
-def _sentences(source: Source, content: set[str]) -> Iterator[Sentence]:
+def _sentences(source: Source, content: set[str], measure: re.Pattern[str] | None) -> Iterator[Sentence]:
     context = frozenset(content.intersection(terms(f"{source.filename} {source.heading}")))
     outside, _, heading = source.heading.rpartition(" > ")
     section = frozenset(content.intersection(terms(heading))) if outside else frozenset[str]()
@@ -97,6 +98,8 @@ def _sentences(source: Source, content: set[str]) -> Iterator[Sentence]:
     for text in sentences(source.text):
         words = terms(text)
         held = frozenset(content.intersection(words))
+        if measure is not None and measure.search(text):
+            held |= {MEASURE}
         depth = len(text) - len(text.lstrip("#"))
         if depth:
             path = {level: above for level, above in path.items() if level < depth} | {depth: held}

@@ -8,7 +8,7 @@ from backend.rag.rules.spelling import respelled
 
 def rewrite_rule(given: DecisionInput) -> RewriteDecision:
     """The core of the question in the spelling of the passages, and the heading of the best of them."""
-    asked = respelled(_asking_sentence(core(given.question)), [chunk.text for chunk in given.candidates])
+    asked = respelled(core(_asking_sentence(given.question)), [chunk.text for chunk in given.candidates])
     heading = next((chunk.heading for chunk in given.candidates if chunk.heading), "").rpartition(" > ")[2]
     text = f"{asked} {heading}".strip()
     return RewriteDecision(method="step_back", text=text, reason="the core of the question, near the best passage")

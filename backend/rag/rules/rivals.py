@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import dropwhile
 
 from backend.infra.analyze import STOP_WORDS, terms
 from backend.rag.rules.evidence import NUMBER, Question, Weighed, could_answer
@@ -102,9 +103,15 @@ def _names(sentences: Sequence[Sentence]) -> list[str]:
     found: list[str] = []
     for sentence in sentences:
         others = {word for other in sentences if other is not sentence for word in other.words}
-        own = [name for name in _NAME.findall(sentence.text) if set(terms(name)) - others - STOP_WORDS]
+        names = [_without_stop_words(name) for name in _NAME.findall(sentence.text)]
+        own = [name for name in names if set(terms(name)) - others]
         found.append(own[0] if own else _beginning(sentence, sentences))
     return found
+
+
+def _without_stop_words(name: str) -> str:
+    """``In 2021`` and ``The A10`` are named 2021 and A10."""
+    return " ".join(dropwhile(lambda word: word.lower() in STOP_WORDS, name.split()))
 
 
 def _beginning(sentence: Sentence, sentences: Sequence[Sentence]) -> str:

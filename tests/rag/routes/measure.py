@@ -116,7 +116,7 @@ def _taken(result: RagResult) -> str:
     return "partial" if result.trace["retrieval_status"] == "partial" else "answer"
 
 
-def _ignore(icon: str, label: str, detail: str = "", *, group: str | None = None, group_label: str | None = None) -> None:
+def _ignore(icon: str, label: str, detail: str = "", **group: str | None) -> None:
     return None
 
 

@@ -123,3 +123,43 @@ def test_a_sentence_about_another_number_is_not_quoted():
     answer = answer_from_passages("When is pump 119 serviced?", [{"index": 1, "text": text}])
     assert answer.endswith("“Pump 119 is serviced after 221 hours.” [1]")
     assert "169" not in answer
+
+
+def test_the_parts_of_a_question_are_answered_apart_and_a_part_without_evidence_says_so():
+    passages = [{"index": 1, "text": "The Alpha weighs 3 kg.", "for_questions": ["What is the weight of Alpha?"]}]
+    answer = answer_from_passages("Compare the weight of Alpha and Beta", passages)
+    assert answer.split("\n\n") == [
+        "The documents say:",
+        "**What is the weight of Alpha?**",
+        "“The Alpha weighs 3 kg.” [1]",
+        "**What is the weight of Beta?**",
+        say("extractive_part_not_found", "en"),
+    ]
+
+
+def test_parts_that_a_model_planned_are_those_that_the_passages_name():
+    passages = [
+        {"index": 1, "text": "The Alpha weighs 3 kg.", "for_questions": ["Weight of Alpha?"]},
+        {"index": 2, "text": "The Beta weighs 4 kg.", "for_questions": ["Weight of Beta?"]},
+    ]
+    answer = answer_from_passages("Alpha, Beta: weight", passages)
+    assert "**Weight of Alpha?**\n\n“The Alpha weighs 3 kg.” [1]" in answer
+    assert "**Weight of Beta?**\n\n“The Beta weighs 4 kg.” [2]" in answer
+
+
+def test_one_document_answers_and_another_only_when_it_answers_differently():
+    same = [{"index": n, "text": "The seal is kept for nine weeks.", "filename": f"{n}.md"} for n in (1, 2)]
+    assert [one.index for one in best_sentences("How long is the seal kept?", same)] == [1]
+    other = [same[0], {"index": 2, "text": "The seal is kept for two weeks.", "filename": "2.md"}]
+    assert {one.index for one in best_sentences("How long is the seal kept?", other)} == {1, 2}
+
+
+def test_the_measure_that_is_asked_for_leads_to_its_sentence():
+    text = "The pump moves 40 litres. The pump weighs 3 kg."
+    assert best_sentences("How heavy is the pump?", [{"index": 1, "text": text}])[0].text == "The pump weighs 3 kg."
+
+
+def test_a_section_is_quoted_for_its_heading_and_no_heading_is():
+    text = "# Plans\n\n## Starter\nThe fee is 19 euros.\n\n## Business\nThe fee is 89 euros."
+    quoted = [one.text for one in best_sentences("What is the Starter?", [{"index": 1, "text": text}])]
+    assert quoted == ["The fee is 19 euros."]
