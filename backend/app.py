@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,9 @@ from backend.chat.service import ChatService
 from backend.chat.storage import ConversationStorage
 from backend.errors import StorageUnavailable
 from backend.infra.cache import Cache, create_redis
+from backend.infra.database.connections import connections_allowed
 from backend.infra.database.engine import async_url, create_engine
-from backend.infra.database.migrate import migrate
+from backend.infra.database.migrate import check_schema, migrate
 from backend.infra.embedded.postgres import embedded_postgres
 from backend.infra.embedded.valkey import embedded_valkey
 from backend.infra.embedding import Embedder, create_embedder
@@ -66,16 +67,19 @@ _log = get_logger(__name__)
 
 
 @asynccontextmanager
-async def services(settings: Settings) -> AsyncGenerator[Services]:
+async def services(settings: Settings, *, migrated: bool = False) -> AsyncGenerator[Services]:
     """Everything that a process needs, started in order and closed in reverse.
 
+    With ``migrated`` somebody else has brought the database to its schema, and an older one is refused.
     Raises ``ValueError`` (one line naming the setting), ``EmbeddedServiceError`` and what the servers raise.
     """
     async with AsyncExitStack() as stack:
         secret = _signing_key(settings)
         await _tracing(stack, settings)
-        url = await _migrated_url(stack, settings)
+        url = await (_database_url if migrated else _migrated_url)(stack, settings)
         engine, upkeep = _engines(stack, url, settings.database_pool_size)
+        if migrated:
+            await _reached(check_schema(engine))
         cache = await _cache(stack, settings)
         limiter = RateLimiter(cache)
         knowledge, count_tokens = await _knowledge(stack, settings, engine)
@@ -271,7 +275,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[dict[str, Services]]:
-        async with services(settings) as built, _drained_on_signal(built.chat):
+        async with services(settings, migrated=True) as built, _drained_on_signal(built.chat):
             _log.info("started", data_dir=str(settings.data_dir))
             yield {"services": built}
         _log.info("stopped")
@@ -295,7 +299,7 @@ async def prepare(settings: Settings, *, sample: bool) -> None:
     _signing_key(settings)
     check_tracing(settings.otel_exporter_otlp_endpoint)
     async with AsyncExitStack() as stack:
-        await _migrated_url(stack, settings)
+        await _check_connections(await _migrated_url(stack, settings), settings)
         await _open_index(stack, settings)
     mark = settings.data_dir / SAMPLE_MARK
     if sample and not mark.exists():
@@ -306,11 +310,26 @@ async def prepare(settings: Settings, *, sample: bool) -> None:
 
 async def _migrated_url(stack: AsyncExitStack, settings: Settings) -> URL:
     url = await _database_url(stack, settings)
+    await _reached(migrate(url))
+    return url
+
+
+async def _reached(work: Awaitable[T]) -> T:
     try:
-        await migrate(url)
+        return await work
     except (OSError, SQLAlchemyError) as error:
         raise ValueError("DATABASE_URL: the database cannot be reached or brought to its schema") from error
-    return url
+
+
+async def _check_connections(url: URL, settings: Settings) -> None:
+    """Raises ``ValueError`` when the workers together may hold more connections than PostgreSQL allows."""
+    needed = settings.workers * settings.database_pool_size
+    allowed = await _reached(connections_allowed(url))
+    if needed > allowed:
+        raise ValueError(
+            f"DATABASE_POOL_SIZE, WORKERS: {settings.workers} x {settings.database_pool_size} = {needed} connections, "
+            f"and PostgreSQL allows {allowed}; lower one of them, or raise max_connections"
+        )
 
 
 @asynccontextmanager

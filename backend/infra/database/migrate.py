@@ -1,5 +1,10 @@
-"""Bring a database to the newest schema; run by ``serve`` before anything else uses it."""
+"""Bring a database to the newest schema; run by ``serve`` before anything else uses it.
 
+A database that is newer than this installation is left as it is: a migration only adds, so that servers of the release
+before go on while the first one of the next has migrated already.
+"""
+
+import asyncio
 from pathlib import Path
 
 import alembic.command
@@ -10,9 +15,16 @@ from sqlalchemy import URL, Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from backend.log import get_logger
+
 ROOT = Path(__file__).resolve().parents[3]
 _LOCK = 0x_C17E_11AE
 """Advisory lock key: several workers may start at once."""
+_log = get_logger(__name__)
+
+
+class SchemaTooOld(ValueError):
+    """The database is older than this installation; the text says what to do."""
 
 
 def _config() -> Config:
@@ -23,13 +35,17 @@ def _config() -> Config:
 
 def _upgrade(connection: Connection) -> None:
     connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    stored = MigrationContext.configure(connection).get_current_revision()
+    if stored is not None and stored not in revisions():
+        _log.warning("schema_is_newer", stored=stored)
+        return
     config = _config()
     config.attributes["connection"] = connection
     alembic.command.upgrade(config, "head")
 
 
 async def migrate(url: URL) -> None:
-    """Apply every migration that ``url``'s database has not seen, all in one transaction."""
+    """Apply every migration that ``url``'s database has not seen, all in one transaction; none to a newer one."""
     engine = create_async_engine(url, poolclass=NullPool)
     try:
         async with engine.begin() as connection:
@@ -48,3 +64,19 @@ async def stored_revision(engine: AsyncEngine) -> str | None:
     async with engine.connect() as connection:
         context = await connection.run_sync(MigrationContext.configure)
         return await connection.run_sync(lambda _: context.get_current_revision())
+
+
+async def check_schema(engine: AsyncEngine) -> None:
+    """Raises :class:`SchemaTooOld` for a database that :func:`migrate` would change; changes nothing itself."""
+    stored = await stored_revision(engine)
+    known = await asyncio.to_thread(revisions)
+    if stored == known[-1]:
+        return
+    if stored is None or stored in known:
+        text = (
+            f"DATABASE_URL: the database has schema {stored or 'none'}, this release needs {known[-1]}; "
+            "start it by `citewire serve`, which brings the database to it"
+        )
+        _log.error("schema_too_old", detail=text)
+        raise SchemaTooOld(text)
+    _log.warning("schema_is_newer", stored=stored)
