@@ -20,7 +20,7 @@ _ASKING = 0.6
 def grade_rule(given: DecisionInput) -> GradeDecision:
     """The grade of ``given.candidates`` for ``given.question``."""
     wanted, weighed = weigh(given.question, [Source.of(chunk) for chunk in given.candidates])
-    if not weighed or not wanted.weights:
+    if not weighed:
         return GradeDecision(
             relevance="none", answerability="none", route="no_knowledge", confidence=0.9, reason="nothing to go by"
         )

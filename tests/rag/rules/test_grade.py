@@ -42,10 +42,15 @@ def test_another_subject_is_no_knowledge():
     assert (found.relevance, found.answerability, found.route) == ("none", "none", "no_knowledge")
 
 
-def test_what_only_the_title_names_answers_nothing():
-    text = "# Berlin office\n\nThe week has 40 hours. A sick note is needed from the third day."
-    found = grade("How many parking spaces does the Berlin office have?", passage(text, "berlin-office.md"))
-    assert found.answerability == "none"
+def test_a_passage_on_the_subject_that_does_not_say_it_is_no_answer():
+    found = grade("Which company produced the seal?", passage("The blue seal is kept for nine weeks."))
+    assert (found.answerability, found.route) == ("none", "rewrite")
+
+
+def test_what_the_title_names_answers_nothing():
+    text = "# Berlin office\n\nThe Berlin office has a week of 40 hours."
+    assert grade("Does the Berlin office have parking?", passage(text, "berlin-office.md")).answerability == "none"
+    assert grade("How many hours has a week in the Berlin office?", passage(text)).answerability == "sufficient"
 
 
 @pytest.mark.parametrize("question", ["", "🙂 ?!", "what is the"])
