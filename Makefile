@@ -30,8 +30,9 @@ run: $(VENV)/.base
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile $(TESTS)
 
-# Figures against simpler servers; writes docs/performance.md. Nothing else should run meanwhile. With
-# EVAL_DATA=DIRECTORY (passages.jsonl and questions.jsonl, see docs/evaluation.md) the quality of retrieval and answers too.
+# Figures against simpler servers; writes docs/performance.md. Nothing else should run meanwhile. With a data set in
+# EVAL_DATA (passages.jsonl and questions.jsonl, see docs/evaluation.md) the quality of retrieval and answers too.
+EVAL_DATA ?= $(wildcard ../shared/data/xquad)
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.run $(if $(EVAL_DATA),--data $(EVAL_DATA))
 
