@@ -110,6 +110,21 @@ async def expired(connection: AsyncConnection, limit: int) -> list[RunRow]:
     return [_run(row) for row in await connection.execute(query.order_by(Run.lease_expires_at).limit(limit))]
 
 
+async def take_over(connection: AsyncConnection, run_id: UUID, owner: str, lease_seconds: float) -> bool:
+    """Make ``owner`` the owner of a running run whose lease has expired; false, with nothing done, for any other.
+
+    From then on the worker that had it can write nothing more. The lock waits for a batch that it is just writing
+    (``for update`` and the ``for key share`` of :func:`insert_events` exclude each other; an update alone would not).
+    """
+    expired_run = select(Run.id).where(Run.id == run_id, Run.status == "running", Run.lease_expires_at < func.now())
+    if (await connection.execute(expired_run.with_for_update())).first() is None:
+        return False
+    lease = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, lease_seconds)
+    values = {"worker_id": owner, "epoch": Run.epoch + 1, "lease_expires_at": lease}
+    await connection.execute(update(Run).where(Run.id == run_id).values(values))
+    return True
+
+
 async def take_hitl(connection: AsyncConnection, run_id: UUID, pending: Any) -> None:
     """Keep with a run the question that its turn answers, as the session's metadata held it."""
     await connection.execute(update(Run).where(Run.id == run_id).values(taken_hitl=pending))
@@ -133,32 +148,27 @@ _FINISHED: dict[str, Any] = {
     "finished_at": func.now(),
 }
 _FINISH = (
-    update(Run).where(Run.id == bindparam("run"), Run.status == "running").values(_FINISHED).returning(Run.taken_hitl)
+    update(Run)
+    .where(Run.id == bindparam("run"), Run.status == "running", Run.worker_id == bindparam("worker"))
+    .values(_FINISHED)
+    .returning(Run.taken_hitl)
 )
-_FINISH_OWN = _FINISH.where(Run.worker_id == bindparam("worker"))
-_FINISH_EXPIRED = _FINISH.where(Run.lease_expires_at < func.now())
 
 
 async def finish(
-    connection: AsyncConnection, run_id: UUID, end: TurnEnd, last_seq: int, *, worker_id: str | None
+    connection: AsyncConnection, run_id: UUID, end: TurnEnd, last_seq: int, *, worker_id: str
 ) -> Finished | None:
-    """Make a running run terminal. ``None`` when it is not running any more, or not this worker's.
-
-    With ``worker_id=None`` (the reaper) the lease must have expired instead.
-    """
+    """Make a running run terminal. ``None`` when it is not running any more, or not this worker's."""
     values: dict[str, Any] = {
         "run": run_id,
+        "worker": worker_id,
         "new_status": end.status,
         "new_error": end.error.model_dump(mode="json") if end.error else None,
         "new_finish_reason": end.finish_reason,
         "new_asked_hitl": None if end.asks is None else end.asks.model_dump(mode="json"),
         "new_last_seq": last_seq,
     }
-    if worker_id is None:
-        result = await connection.execute(_FINISH_EXPIRED, values)
-    else:
-        result = await connection.execute(_FINISH_OWN, {**values, "worker": worker_id})
-    row = result.first()
+    row = (await connection.execute(_FINISH, values)).first()
     return None if row is None else Finished(row.taken_hitl)
 
 

@@ -177,15 +177,22 @@ class RunSupervisor:
             await self.interrupt(run)
 
     async def interrupt(self, run: RunRow) -> bool:
-        """End one expired run. False, with nothing done, when it is not running or not expired any more."""
+        """End one expired run. False, with nothing done, when it is not running or not expired any more.
+
+        It is taken over first, by a name that even a run of this worker does not have: what its owner writes later is
+        refused, so the events that are read then are all that there will be.
+        """
+        owner = f"reaper:{self._worker_id}"
         async with transaction(self._engine) as connection:
+            if not await run_repository.take_over(connection, run.ref.run_id, owner, self._config.lease_seconds):
+                return False
             batches = await run_repository.read_events(connection, run.ref.run_id, 0)
         events = [orjson.loads(data) for batch in batches for data in batch.events]
         text = "".join(event["content"] for event in events if event["type"] == "content")
         last_seq = batches[-1].last_seq if batches else 0
         end = TurnEnd(status="interrupted", content=text, error=error_info("server_shutdown", run.language, True, None))
         tail = numbered(run.ref, tail_events(run.ref, end), last_seq + REAP_GAP)
-        reaped = await self._storage.finish_turn(run.ref, end, tail, tail.last_seq, worker_id=None)
+        reaped = await self._storage.finish_turn(run.ref, end, tail, tail.last_seq, worker_id=owner)
         if reaped:
             self._wakeups.events([run.ref.run_id])
             count_turn("interrupted", "server_shutdown")

@@ -123,15 +123,14 @@ class ConversationStorage:
         )
 
     async def finish_turn(
-        self, ref: RunRef, end: TurnEnd, tail: EventBatch | None, last_seq: int, *, worker_id: str | None
+        self, ref: RunRef, end: TurnEnd, tail: EventBatch | None, last_seq: int, *, worker_id: str
     ) -> bool:
         """End a turn: answer, session and run in one transaction, with the events that were not stored yet.
 
         A question back that it asks is pending from now on; one that it was to answer is so again, as it was, unless
         the turn completed.
 
-        False, with nothing written, when the run is no longer running or not this worker's (``worker_id=None``: the
-        reaper, which needs an expired lease).
+        False, with nothing written, when the run is no longer running or not this worker's.
         """
         async with transaction(self._engine) as connection:
             if await repository.lock_user(connection, ref.user_id) is None:

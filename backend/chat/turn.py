@@ -104,7 +104,7 @@ class TurnRunner:
         """Produce the answer, store its end, then let subscribers see that end. Never raises, is never cancelled."""
         ref = handle.ref
         with bind_run(str(ref.run_id), ref.session_id), stage("turn", run_id=str(ref.run_id)):
-            ctx, queue, pump = _open_context(handle)
+            ctx, queue, pump = self._open_context(handle)
             answer = AnswerStream(lambda number: 1 <= number <= _retrieved(ctx), self._config.allowed_link_hosts)
             try:
                 error = await self._produce(handle, ctx, queue, answer)
@@ -117,6 +117,32 @@ class TurnRunner:
             most_tokens = handle.prompt_tokens + most_tokens_of([answer.text])
             if not self._notes.all_shown(handle.turn.first_seq + 1, most_tokens):
                 self._notes.schedule(ref)
+
+    def _open_context(self, handle: RunHandle) -> "tuple[ChatRequestContext, EventQueue, asyncio.Task[None]]":
+        ref, queue = handle.ref, EventQueue()
+        handle.log.append(
+            RunStartedEvent(
+                run_id=str(ref.run_id),
+                session_id=ref.session_id,
+                message_id=str(ref.message_id),
+                user_message_id=str(ref.human_message_id),
+            )
+        )
+        ctx = ChatRequestContext.for_stream(ref.user_id, ref.session_id, queue, language=handle.language)
+        return ctx, queue, asyncio.create_task(self._pump(queue, handle))
+
+    async def _pump(self, queue: EventQueue, handle: RunHandle) -> None:
+        """Events in the order of their arrival, from steps of any thread and from the model."""
+        while (event := await queue.get()) is not None:
+            if await self._still_ours(handle):
+                handle.log.append(event)
+
+    async def _still_ours(self, handle: RunHandle) -> bool:
+        """Whether an event may be shown. A worker that was frozen for a whole lease waits until it knows: another may
+        have ended the run, with a text that must not differ from what anybody has seen."""
+        while self._lease_left() <= 0 and handle.cause is None:  # noqa: ASYNC110  # a lease is a time, not an event
+            await asyncio.sleep(RETRY_SECONDS)
+        return self._lease_left() > 0 and handle.cause != "lost"
 
     async def _produce(
         self,
@@ -235,22 +261,6 @@ def _count(end: TurnEnd) -> None:
     _log.info("turn_ended", status=end.status, code=None if end.error is None else end.error.code, flags=end.flags)
 
 
-def _open_context(
-    handle: RunHandle,
-) -> "tuple[ChatRequestContext, EventQueue, asyncio.Task[None]]":
-    ref, queue = handle.ref, EventQueue()
-    handle.log.append(
-        RunStartedEvent(
-            run_id=str(ref.run_id),
-            session_id=ref.session_id,
-            message_id=str(ref.message_id),
-            user_message_id=str(ref.human_message_id),
-        )
-    )
-    ctx = ChatRequestContext.for_stream(ref.user_id, ref.session_id, queue, language=handle.language)
-    return ctx, queue, asyncio.create_task(_pump(queue, handle.log))
-
-
 async def _settled(handle: RunHandle) -> None:
     """Wait for the agent; once cancelled it has ``CANCEL_SECONDS``, then the turn ends without it."""
     assert handle.agent is not None
@@ -259,12 +269,6 @@ async def _settled(handle: RunHandle) -> None:
         if handle.cancelled_at is not None and now - handle.cancelled_at >= CANCEL_SECONDS:
             _log.error("agent_ignored_cancellation")
             return
-
-
-async def _pump(queue: EventQueue, log: RunLog) -> None:
-    """Events in the order of their arrival, from steps of any thread and from the model."""
-    while (event := await queue.get()) is not None:
-        log.append(event)
 
 
 def _retrieved(ctx: ChatRequestContext) -> int:

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend.chat import run_repository
 from backend.chat.events import EventHub, RunLog
-from backend.chat.records import RunRef, TurnClaim
+from backend.chat.records import EventBatch, RunRef, TurnClaim
 from backend.chat.storage import ConversationStorage
 from backend.chat.wakeups import Wakeups
 from backend.errors import StorageUnavailable
@@ -20,6 +20,26 @@ from backend.schemas.chat import ContentEvent, encode_event
 from tests.chat.workers import new_user, no_redis
 from tests.support.databases import postgres_proxy
 from tests.support.waiting import until
+
+
+async def test_a_run_is_taken_over_after_the_batch_that_its_owner_is_writing(engine: AsyncEngine):
+    ref = await claimed(engine, await new_user(engine))
+    async with transaction(engine) as connection:
+        await connection.execute(text("update runs set lease_expires_at = now() - interval '1 second'"))
+
+    async def take_over() -> list[EventBatch]:
+        async with transaction(engine) as connection:
+            assert await run_repository.take_over(connection, ref.run_id, "reaper", 10)
+            return await run_repository.read_events(connection, ref.run_id, 0)
+
+    async with transaction(engine) as writing:
+        await run_repository.insert_events(writing, [EventBatch(ref.run_id, 1, [b"{}"])], "w")
+        taking = asyncio.create_task(take_over())
+        assert not (await asyncio.wait([taking], timeout=1))[0]
+    assert [batch.events for batch in await taking] == [[b"{}"]]
+    async with transaction(engine) as late:
+        await run_repository.insert_events(late, [EventBatch(ref.run_id, 2, [b"{}"])], "w")
+        assert len(await run_repository.read_events(late, ref.run_id, 0)) == 1
 
 
 async def claimed(engine: AsyncEngine, user: Principal, session_id: str = "s", worker_id: str = "w") -> RunRef:

@@ -9,8 +9,10 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from backend.chat import run_repository
 from backend.chat.records import TurnEnd
 from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRuns, Unauthorized
+from backend.infra.database.engine import transaction
 from backend.schemas.chat import MessageInfo
 from tests.chat.stored import WORKER, Stored, counted, stored_conversations
 from tests.chat.workers import new_user
@@ -80,10 +82,16 @@ async def test_only_the_owner_of_a_run_finishes_it(at: Stored):
     turn = await at.begin()
     end = TurnEnd("completed", "theirs")
     assert not await at.storage.finish_turn(turn.ref, end, None, 1, worker_id="another")
-    assert not await at.storage.finish_turn(turn.ref, end, None, 1, worker_id=None)
-    assert await at.contents() == ["question", ""]
+    async with transaction(at.engine) as connection:
+        assert not await run_repository.take_over(connection, turn.ref.run_id, "another", 10)
+    assert not await at.storage.finish_turn(turn.ref, end, None, 1, worker_id="another")
     await at.sql("update runs set lease_expires_at = now() - interval '1 s'")
-    assert await at.storage.finish_turn(turn.ref, end, None, 1, worker_id=None)
+    async with transaction(at.engine) as connection:
+        assert await run_repository.take_over(connection, turn.ref.run_id, "another", 10)
+        assert not await run_repository.take_over(connection, turn.ref.run_id, "a third", 10)
+    assert not await at.finish(turn, "Mine.")
+    assert await at.contents() == ["question", ""]
+    assert await at.storage.finish_turn(turn.ref, end, None, 1, worker_id="another")
     assert await at.contents() == ["question", "theirs"]
 
 
