@@ -59,10 +59,16 @@ _TOPIC = re.compile(
 _ZH_TOPIC = re.compile(r"^(?:请问)?([^，。；？?的]{2,30}?)(?:的|是|在|有|由|于|多|什么|哪|谁|怎|何)")
 
 
+MAX_PLANNED_CHARS = 400
+"""A longer text is searched as a whole: a rule cannot tell what in it asks."""
+
+
 def plan_rule(given: DecisionInput) -> PlanDecision:
     """``complex`` for a comparison of two things and for several questions in one, with the 2 to 4 questions that
     answer it; else ``simple``."""
     question = " ".join(given.question.split())
+    if len(question) > MAX_PLANNED_CHARS:
+        return PlanDecision(complexity="simple", reason="too long to be told apart")
     for reason, split in _SPLITS:
         parts = list(dict.fromkeys(split(question)))[:MAX_SUB_QUESTIONS]
         if len(parts) > 1:

@@ -12,7 +12,7 @@ _KANA = re.compile("[\u3041-\u30ff]")
 _FUNCTION_HAN = frozenset("是在有和与及或对从到被把给让向由于为以之其这那哪谁几何如怎什么多少的了吗呢吧啊个些一不请问")
 """Characters of Chinese question words and particles: a sentence that shares only these shares nothing."""
 
-MAX_PLAIN_WORDS, MAX_PLAIN_HAN = 40, 80
+MAX_PLAIN_CHARS, MAX_PLAIN_WORDS, MAX_PLAIN_HAN = 400, 40, 80
 """A longer question is not called plain without a look."""
 
 AnswerKind = Literal["person", "time", "number", "place", "other"]
@@ -120,7 +120,7 @@ def is_plain_question(question: str) -> bool:
     """Whether ``question`` asks for one fact and needs no plan: one sentence of moderate length that asks one thing,
     compares nothing and names something to look for. What it does not recognise it calls not plain."""
     text = question.strip()
-    if len(sentences(text)) != 1 or not content_terms(set(query_terms(text))):
+    if len(text) > MAX_PLAIN_CHARS or len(sentences(text)) != 1 or not content_terms(set(query_terms(text))):
         return False
     if len(_HAN.findall(text)) > MAX_PLAIN_HAN or len(text.split()) > MAX_PLAIN_WORDS:
         return False

@@ -7,6 +7,7 @@ from difflib import SequenceMatcher
 from itertools import dropwhile
 
 from backend.infra.analyze import STOP_WORDS, terms
+from backend.rag.decisions import MAX_OPTIONS
 from backend.rag.rules.evidence import NUMBER, Question, Weighed, could_answer
 from backend.rag.rules.question import AnswerKind, answer_kind
 from backend.rag.rules.reading import Sentence
@@ -19,6 +20,8 @@ _PARALLEL = 0.5
 """Sentences that have this share of their words in common, in order, are built alike."""
 _SAME = 0.6
 """Two sentences whose words overlap more than this say the same, unless their numbers differ."""
+_MOST_COMPARED = 30
+"""A long table has hundreds of sentences that are alike; each comparison takes time."""
 _FIGURES = ("number", "time")
 _NAME = re.compile(r"(?:19|20)\d\d年?|[A-Za-z]+[-_ ]?\d[\w.-]*|[A-Z][\w-]+(?: [A-Z][\w-]+)*")
 
@@ -49,8 +52,8 @@ def rivals(question: str, wanted: Question, weighed: Sequence[Weighed]) -> list[
     ]
     most = max((share for share, _ in found), default=0.0)
     chosen: list[Rival] = []
-    for share, rival in sorted(found, key=lambda item: -item[0]):
-        if share < max(_SHARE, most - _DISTANCE):
+    for share, rival in sorted(found, key=lambda item: -item[0])[:_MOST_COMPARED]:
+        if share < max(_SHARE, most - _DISTANCE) or len(chosen) == MAX_OPTIONS:
             break
         figures = kind in _FIGURES and share >= _FIGURE_SHARE
         if all(_compete(rival, other, figures=figures) for other in chosen):

@@ -107,3 +107,10 @@ def test_a_slot_that_the_question_fills_is_not_asked_for():
 def test_without_similarities_the_words_decide():
     found = grade("How long is the seal kept?", passage("The seal is kept for nine weeks.", similarity=None))
     assert found.answerability == "sufficient"
+
+
+def test_a_long_list_of_the_like_gives_a_few_options():
+    text = "\n".join(f"- The interval of pump {number} is {number * 7} hours." for number in range(300))
+    found = grade("What is the interval of a pump?", passage(text))
+    assert found.route in ("answer", "clarify")
+    assert len(found.options) <= 6
