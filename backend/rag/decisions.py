@@ -1,5 +1,5 @@
 """What the model steps of retrieval decide, as a model returns it. A provider fills these by structured output, the
-extractive model by rules (``rag/rules.py``); whatever cannot be read falls to the documented default of its step.
+extractive model by rules (``rag/rules/``); whatever cannot be read falls to the documented default of its step.
 """
 
 from dataclasses import dataclass, field
