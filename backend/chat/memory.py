@@ -65,14 +65,14 @@ def shown_turns(history: Sequence[M], *, budget: int, count_tokens: Callable[[st
 
 
 def _turns(history: Sequence[M]) -> list[tuple[M, M]]:
-    """Pairs of question and answer, ascending."""
+    """Pairs of question and answer, ascending; without those whose answer would be an empty message."""
     turns: list[tuple[M, M]] = []
     question: M | None = None
     for message in history:
         if message.type == "human":
             question = message
         elif message.type == "ai" and question is not None:
-            if message.content.strip():
+            if without_numbers(message.content).strip():
                 turns.append((question, message))
             question = None
     return turns

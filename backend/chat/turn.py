@@ -191,9 +191,11 @@ class TurnRunner:
             queue.put_nowait(ContentEvent(content=text))
 
     async def _prompt(self, handle: RunHandle) -> list[BaseMessage]:
-        """The earlier turns that fit, and the question."""
+        """The earlier turns that fit, and the question. What a provider has withheld it would refuse to read again, in
+        every later turn: such an answer is left out, and with it its question."""
         limit = self._config.context_messages
-        history = await self._storage.recent_turns(handle.ref, limit) if limit and handle.turn.first_seq > 1 else []
+        stored = await self._storage.recent_turns(handle.ref, limit) if limit and handle.turn.first_seq > 1 else []
+        history = [message for message in stored if message.finish_reason != "content_filter"]
         handle.prompt_tokens = most_tokens_of([handle.message, *(message.content for message in history)])
         budget = self._runtime.history_tokens or self._config.prompt_max_tokens
         return await prompt_for(history, handle.message, budget=budget, count_tokens=self._count_tokens)

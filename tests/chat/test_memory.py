@@ -67,12 +67,21 @@ def test_old_citation_numbers_are_removed():
     assert contents(prompt(history)) == ["human:see [1]", "ai:24 months .", "human:now?"]
 
 
+def test_an_answer_of_nothing_but_numbers_is_no_empty_message():
+    history = [*turn(1), said("human", "which?"), said("ai", " [1][2] "), *turn(2)]
+    assert contents(prompt(history)) == ["human:q1", "ai:a1", "human:q2", "ai:a2", "human:now?"]
+
+
 KINDS = st.sampled_from(["human", "ai", "system"])
 
 
-@given(st.lists(st.tuples(KINDS, st.text(max_size=30)), max_size=20), st.integers(0, 300))
+TEXTS = st.text(max_size=30) | st.sampled_from(["", " ", "[1]", "[1] [12]\n"])
+
+
+@given(st.lists(st.tuples(KINDS, TEXTS), max_size=20), st.integers(0, 300))
 def test_roles_alternate_and_the_budget_holds(history: list[tuple[str, str]], budget: int):
     messages = prompt([said(kind, text) for kind, text in history], budget)  # type: ignore[arg-type]
     assert [message.type for message in messages] == ["human", "ai"] * (len(messages) // 2) + ["human"]
+    assert all(str(message.content).strip() for message in messages if message.type == "ai")
     cost = sum(words(str(message.content)) + MESSAGE_TOKENS for message in messages)
     assert len(messages) == 1 or cost <= budget
