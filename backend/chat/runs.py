@@ -170,11 +170,15 @@ class RunSupervisor:
     # --- what others left ---
 
     async def reap(self) -> None:
-        """End every run whose lease has expired as ``interrupted``, with the text that its stored events hold."""
+        """End every run whose lease has expired as ``interrupted``, with the text that its stored events hold.
+
+        One that this worker still produces was frozen with it: it is renewed, and goes on.
+        """
         async with transaction(self._engine) as connection:
             expired = await run_repository.expired(connection, REAP_LIMIT)
         for run in expired:
-            await self.interrupt(run)
+            if run.ref.run_id not in self._handles:
+                await self.interrupt(run)
 
     async def interrupt(self, run: RunRow) -> bool:
         """End one expired run. False, with nothing done, when it is not running or not expired any more.

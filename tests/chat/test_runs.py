@@ -48,6 +48,22 @@ async def test_a_live_run_keeps_its_lease(engine: AsyncEngine):
         assert (await service.run_info(user, turn.run_id)).status == "running"
 
 
+async def test_a_run_that_was_frozen_with_its_worker_goes_on_if_nobody_has_ended_it(engine: AsyncEngine):
+    user = await new_user(engine)
+    async with FakeLLM() as llm, worker(engine, llm, lease_seconds=600) as service:
+        llm.script(says("one two three four", delay=0.3))
+        turn = await service.start_turn(user, ask(), "en")
+        await until_text(service, user, turn.run_id, "one")
+        await expire(engine)
+        service._runs._renewed_at -= 600
+        await service._runs.reap()
+        await asyncio.sleep(0.5)
+        assert (await service.run_info(user, turn.run_id)).status == "running"
+        await service._runs.renew()
+        seen = await read(service, user, turn.run_id)
+    assert (seen.text, seen.one("done")["status"]) == ("one two three four", "completed")
+
+
 async def test_leases_are_renewed_by_themselves(engine: AsyncEngine):
     user = await new_user(engine)
     async with FakeLLM() as llm, worker(engine, llm, lease_seconds=5) as service:
