@@ -1,179 +1,106 @@
-"""SQL of the claim, in two statements after the user's lock: it lies between a question and its first token."""
+"""The claim of a turn: one statement, for it lies between a question and its first token.
+
+The function is in the database (alembic, ``claim_turn_1``): within one statement it takes the user's lock first and
+only then reads what decides, which no single query can.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-from uuid import UUID
+from typing import Any, Literal, cast
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    String,
-    Uuid,
-    bindparam,
-    case,
-    func,
-    insert,
-    literal_column,
-    select,
-)
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import BigInteger, DateTime, String, Uuid, bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
+from uuid_utils.compat import uuid7
 
 from backend.chat.records import RunRef, StoredMessage, TurnClaim
-from backend.infra.database.tables import ChatMessage, ChatSession, Run, session_version
 from backend.schemas.chat import MessageInfo
+
+Outcome = Literal["claimed", "known", "run_active", "stale_hitl", "too_many_runs", "unauthorized"]
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedSession:
-    """A session whose row this transaction has locked, and made if it was new, with the two messages counted in.
+class Claimed:
+    """What became of a claim. Only ``claimed`` has written anything.
 
-    ``first_seq`` is the place of the human message; ``title`` is set if this turn gave it. ``busy`` is the run that is
-    running in the session, ``active`` counts those of the user; ``meta`` is as it was.
+    ``ref`` is the run: the new one, the one that has the key (``known``, with the hash of its request), or the one that
+    runs in the session (``run_active``). ``title`` is set if this turn gave it; ``meta`` is as it was before.
     """
 
-    id: UUID
+    outcome: Outcome
+    ref: RunRef
+    request_hash: str | None
     version: int
     previous_version: int
     first_seq: int
     title: str | None
     meta: dict[str, Any]
-    busy: UUID | None
-    active: int
+    written_at: datetime
 
 
-_RUNNING = literal_column("'running'", String)
-"""A literal, so that a prepared statement can use the partial indexes."""
-_BUSY: ColumnElement[UUID] = (
-    select(Run.id)
-    .where(Run.session_row_id == literal_column("chat_sessions.id", Uuid), Run.status == _RUNNING)  # the row's own
-    .scalar_subquery()
-    .label("busy")
-)
-_ACTIVE: ColumnElement[int] = (
-    select(func.count())
-    .select_from(Run)
-    .where(Run.user_id == bindparam("user"), Run.status == _RUNNING)
-    .scalar_subquery()
-    .label("active")
-)
-_UPSERT = upsert(ChatSession).values(
-    user_id=bindparam("user"),
-    session_id=bindparam("session"),
-    title=bindparam("title"),
-    title_source="rule",
-    last_seq=2,
-    message_count=2,
-)
-_CLAIM = _UPSERT.on_conflict_do_update(
-    index_elements=[ChatSession.user_id, ChatSession.session_id],
-    set_={
-        "version": session_version.next_value(),
-        "updated_at": func.clock_timestamp(),
-        "last_seq": ChatSession.last_seq + 2,
-        "message_count": ChatSession.message_count + 2,
-        "title": func.coalesce(ChatSession.title, _UPSERT.excluded.title),
-        "title_source": case((ChatSession.title.is_(None), "rule"), else_=ChatSession.title_source),
-    },
-).returning(
-    ChatSession.id,
-    ChatSession.version,
-    ChatSession.last_seq,
-    ChatSession.meta,
-    literal_column("coalesce(old.version, 0)", BigInteger).label("previous_version"),
-    literal_column("old.title is null", Boolean).label("titled"),
-    _BUSY,
-    _ACTIVE,
-)
-"""``old`` is the row before (PostgreSQL 18), all null for a new one."""
-
-_RUN = (
-    insert(Run)
-    .values(
-        id=bindparam("run"),
-        session_row_id=bindparam("row"),
-        user_id=bindparam("user"),
-        client_message_id=bindparam("key"),
-        request_hash=bindparam("hash"),
-        worker_id=bindparam("worker"),
-        lease_expires_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("lease")),
-        human_message_id=bindparam("human"),
-        message_id=bindparam("answer"),
-        language=bindparam("language"),
+_CLAIM = (
+    text(
+        """
+        select * from claim_turn_1(
+            :user, :session, :title, :message, :language, :key, :hash, :hitl_id,
+            :worker, :lease, :max_runs, :run, :human, :answer
+        )
+        """
     )
-    .returning(Run.id)
-    .cte("run")
-)
-
-
-def _message(name: str, seq: Any, kind: str, content: Any, status: str) -> dict[str, Any]:
-    place: dict[str, Any] = {"session_row_id": bindparam("row"), "run_id": bindparam("run"), "seq": seq}
-    return {**place, "id": bindparam(name), "type": kind, "content": content, "status": status}
-
-
-_HUMAN = (
-    insert(ChatMessage)
-    .values(_message("human", bindparam("seq"), "human", bindparam("message"), "completed"))
-    .returning(ChatMessage.id)
-    .cte("human")
-)
-_WRITE = (  # one insert of two rows would be compiled anew each time
-    insert(ChatMessage)
-    .values(_message("answer", bindparam("seq") + 1, "ai", "", "pending"))
-    .add_cte(_RUN, _HUMAN)
-    .returning(ChatMessage.created_at)
-)
-
-
-async def claim_session(connection: AsyncConnection, claim: TurnClaim) -> ClaimedSession:
-    """The session of ``claim``, created if new, with room for its two messages. The caller holds the user's lock, so
-    that what is said of running runs stays true until the commit."""
-    values = {"user": claim.user_id, "session": claim.session_id, "title": claim.title}
-    row: Any = (await connection.execute(_CLAIM, values)).one()
-    return ClaimedSession(
-        row.id,
-        row.version,
-        row.previous_version,
-        row.last_seq - 1,
-        claim.title if row.titled else None,
-        row.metadata,
-        row.busy,
-        row.active,
+    .bindparams(*(bindparam(name, type_=Uuid) for name in ("user", "run", "human", "answer")))
+    .columns(
+        outcome=String,
+        run=Uuid,
+        human=Uuid,
+        answer=Uuid,
+        hash=String,
+        session_row=Uuid,
+        new_version=BigInteger,
+        old_version=BigInteger,
+        place=BigInteger,
+        given_title=String,
+        meta=JSONB,
+        written_at=DateTime(timezone=True),
     )
+)
 
 
-async def write_turn(connection: AsyncConnection, ref: RunRef, claim: TurnClaim, first_seq: int) -> datetime:
-    """The run with a fresh lease, the human message at ``first_seq`` and the pending answer after it; their time."""
+async def claim_turn(connection: AsyncConnection, claim: TurnClaim) -> Claimed:
+    """Accept the turn, or say why not: session, run with a fresh lease, human message and pending answer."""
     values = {
-        "run": ref.run_id,
-        "row": ref.session_row_id,
-        "user": ref.user_id,
+        "user": claim.user_id,
+        "session": claim.session_id,
+        "title": claim.title,
+        "message": claim.message,
+        "language": claim.language,
         "key": claim.client_message_id,
         "hash": claim.request_hash,
+        "hitl_id": claim.hitl_id,
         "worker": claim.worker_id,
         "lease": claim.lease_seconds,
-        "human": ref.human_message_id,
-        "answer": ref.message_id,
-        "language": claim.language,
-        "seq": first_seq,
-        "message": claim.message,
+        "max_runs": claim.max_runs_per_user,
+        "run": uuid7(),
+        "human": uuid7(),
+        "answer": uuid7(),
     }
-    return (await connection.execute(_WRITE, values)).scalar_one()
+    row = (await connection.execute(_CLAIM, values)).one()
+    return Claimed(
+        cast("Outcome", row.outcome),
+        RunRef(row.run, claim.user_id, row.session_row, claim.session_id, row.human, row.answer),
+        row.hash,
+        row.new_version,
+        row.old_version,
+        row.place,
+        row.given_title,
+        row.meta or {},
+        row.written_at,
+    )
 
 
-def turn_messages(ref: RunRef, claim: TurnClaim, first_seq: int, written_at: datetime) -> list[StoredMessage]:
+def turn_messages(claimed: Claimed, message: str) -> list[StoredMessage]:
     """The two messages of a claimed turn as they were stored."""
-    human = MessageInfo(
-        type="human",
-        content=claim.message,
-        timestamp=written_at,
-        id=str(ref.human_message_id),
-        status="completed",
-        run_id=str(ref.run_id),
-    )
-    answer = MessageInfo(
-        type="ai", content="", timestamp=written_at, id=str(ref.message_id), status="pending", run_id=str(ref.run_id)
-    )
-    return [StoredMessage(first_seq, human), StoredMessage(first_seq + 1, answer)]
+    ref = claimed.ref
+    common: dict[str, Any] = {"timestamp": claimed.written_at, "run_id": str(ref.run_id)}
+    human = MessageInfo(type="human", content=message, id=str(ref.human_message_id), status="completed", **common)
+    answer = MessageInfo(type="ai", content="", id=str(ref.message_id), status="pending", **common)
+    return [StoredMessage(claimed.first_seq, human), StoredMessage(claimed.first_seq + 1, answer)]

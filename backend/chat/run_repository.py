@@ -125,11 +125,6 @@ async def take_over(connection: AsyncConnection, run_id: UUID, owner: str, lease
     return True
 
 
-async def take_hitl(connection: AsyncConnection, run_id: UUID, pending: Any) -> None:
-    """Keep with a run the question that its turn answers, as the session's metadata held it."""
-    await connection.execute(update(Run).where(Run.id == run_id).values(taken_hitl=pending))
-
-
 async def forget_taken_hitl(connection: AsyncConnection, session_row_id: UUID) -> None:
     """Let the running run of a session, if there is one, put no question back at its end."""
     running = update(Run).where(Run.session_row_id == session_row_id, Run.status == "running")

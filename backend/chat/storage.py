@@ -9,11 +9,10 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.messages import BaseMessage
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from uuid_utils.compat import uuid7
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend.chat import claim_repository, repository, run_repository
-from backend.chat.claim_repository import ClaimedSession
+from backend.chat.claim_repository import Claimed
 from backend.chat.cursors import decode_session_key, encode_session_key
 from backend.chat.difference import MESSAGE_CLASSES, record_of, write_difference
 from backend.chat.hitl import PENDING_HITL, pending_after, pending_state
@@ -34,7 +33,7 @@ from backend.chat.titles import one_line
 from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRuns, Unauthorized, ValidationFailed
 from backend.infra.cache import Cache
 from backend.infra.database.engine import reading, transaction
-from backend.schemas.chat import MessageInfo, PendingHitlState, SessionInfo, SessionListResponse, normalize_rag_trace
+from backend.schemas.chat import MessageInfo, SessionInfo, SessionListResponse, normalize_rag_trace
 from backend.text import clean_json
 
 LIST_PAGE = 50
@@ -85,7 +84,8 @@ class ConversationStorage:
         Raises :class:`IdempotencyConflict` when the key belongs to another request.
         """
         async with reading(self._engine) as connection:
-            return await _by_key(connection, user_id, session_id, key, request_hash)
+            found = await run_repository.by_key(connection, user_id, session_id, key)
+        return None if found is None else _known(*found, request_hash)
 
     async def append_turn(self, claim: TurnClaim) -> ClaimedTurn:
         """Accept a turn: session, run, human message and pending answer in one transaction. Losing writes nothing.
@@ -93,33 +93,20 @@ class ConversationStorage:
         Raises :class:`RunActive` (with ``run_id``), :class:`IdempotencyConflict`, :class:`StaleHitl`,
         :class:`TooManyRuns`.
         """
-        async with transaction(self._engine) as connection:
-            if await repository.lock_user(connection, claim.user_id) is None:
-                raise Unauthorized
-            if claim.client_message_id is not None:
-                found = await _by_key(
-                    connection, claim.user_id, claim.session_id, claim.client_message_id, claim.request_hash
-                )
-                if found is not None:
-                    return found
-            session = await claim_repository.claim_session(connection, claim)
-            stored = session.meta.get(PENDING_HITL)
-            pending = pending_state(stored)
-            _refuse(session, claim, pending)
-            ref = RunRef(uuid7(), claim.user_id, session.id, claim.session_id, uuid7(), uuid7())
-            written_at = await claim_repository.write_turn(connection, ref, claim, session.first_seq)
-            if PENDING_HITL in session.meta:  # the row is locked since it was read: no other turn takes it too
-                await repository.drop_meta(connection, session.id, PENDING_HITL)
-                await run_repository.take_hitl(connection, ref.run_id, None if pending is None else stored)
-        changed = claim_repository.turn_messages(ref, claim, session.first_seq, written_at)
-        self._later(self._write_through(claim.user_id, claim.session_id, session, changed))
+        async with reading(self._engine) as connection:  # one statement is a transaction of its own
+            claimed = await claim_repository.claim_turn(connection, claim)
+        if claimed.outcome == "known":
+            return _known(claimed.ref, claimed.request_hash, claim.request_hash)
+        _refuse(claimed)
+        changed = claim_repository.turn_messages(claimed, claim.message)
+        self._later(self._write_through(claim.user_id, claim.session_id, claimed, changed))
         return ClaimedTurn(
-            ref,
+            claimed.ref,
             created=True,
-            title=session.title,
-            answers=pending,
-            first_seq=session.first_seq,
-            note=note_of(session.meta).text,
+            title=claimed.title,
+            answers=pending_state(claimed.meta.get(PENDING_HITL)),
+            first_seq=claimed.first_seq,
+            note=note_of(claimed.meta).text,
         )
 
     async def finish_turn(
@@ -360,27 +347,26 @@ class ConversationStorage:
         task.add_done_callback(self._tasks.discard)
 
     async def _write_through(
-        self, user_id: UUID, session_id: str, session: SessionRow | ClaimedSession, changed: list[StoredMessage]
+        self, user_id: UUID, session_id: str, session: SessionRow | Claimed, changed: list[StoredMessage]
     ) -> None:
         await self._cache.write_through(user_id, session_id, session.previous_version, session.version, changed)
 
 
-async def _by_key(
-    connection: AsyncConnection, user_id: UUID, session_id: str, key: str, request_hash: str
-) -> ClaimedTurn | None:
-    found = await run_repository.by_key(connection, user_id, session_id, key)
-    if found is None:
-        return None
-    ref, stored_hash = found
+def _known(ref: RunRef, stored_hash: str | None, request_hash: str) -> ClaimedTurn:
     if stored_hash != request_hash:
         raise IdempotencyConflict(run_id=str(ref.run_id))
     return ClaimedTurn(ref, created=False)
 
 
-def _refuse(session: ClaimedSession, claim: TurnClaim, pending: PendingHitlState | None) -> None:
-    if session.busy is not None:
-        raise RunActive(run_id=str(session.busy))
-    if claim.hitl_id is not None and (pending is None or pending.id != claim.hitl_id):
-        raise StaleHitl
-    if session.active >= claim.max_runs_per_user:
-        raise TooManyRuns(retry_after=2)
+def _refuse(claimed: Claimed) -> None:
+    match claimed.outcome:
+        case "unauthorized":
+            raise Unauthorized
+        case "run_active":
+            raise RunActive(run_id=str(claimed.ref.run_id))
+        case "stale_hitl":
+            raise StaleHitl
+        case "too_many_runs":
+            raise TooManyRuns(retry_after=2)
+        case "claimed" | "known":
+            return
