@@ -138,6 +138,7 @@ class ChatService:
         await self._notes.close()
         await self._runs.close()
         await self._wakeups.close()
+        await self.subscriptions.close()
 
     @property
     def active_runs(self) -> int:

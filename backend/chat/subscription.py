@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -22,6 +23,9 @@ from backend.errors import NotFound
 from backend.infra.database.engine import reading
 from backend.metrics import DROPPED_SUBSCRIBERS, SUBSCRIBERS
 from backend.schemas.chat import GapEvent, encode_event
+
+Look = tuple[RunRow | None, list[EventBatch]]
+"""A run, and its stored events from a cursor on."""
 
 POLL_SECONDS = 0.5
 WAIT_SECONDS = 5.0
@@ -60,8 +64,13 @@ class Subscriptions:
         self._hub = hub
         self._wakeups = wakeups
         self._max_behind = max_behind
+        self._looks: dict[tuple[UUID, UUID, int], asyncio.Task[Look]] = {}
         self.count = 0
         """Subscribers now."""
+
+    async def close(self) -> None:
+        """Wait for what is just being read."""
+        await asyncio.gather(*self._looks.values(), return_exceptions=True)
 
     async def follow(self, user_id: UUID, run_id: UUID, after: int) -> AsyncGenerator[list[LoggedEvent]]:
         """The events above ``after``, in lists as they come, to the end of the run (``done`` is the last).
@@ -122,10 +131,9 @@ class Subscriptions:
             raise NotFound
         while True:
             heard.clear()
-            current = await self._storage.run(user_id, run_id)
+            current, batches = await self._look(user_id, run_id, cursor)
             if current is None:  # the session was deleted meanwhile
                 return
-            batches = await self._read(run_id, cursor)
             known = known or any(batch.first_seq <= cursor <= batch.last_seq for batch in batches)
             fresh = _above(batches, cursor)
             if fresh and known:
@@ -140,9 +148,26 @@ class Subscriptions:
             else:
                 await self._wait(run_id, heard)
 
-    async def _read(self, run_id: UUID, cursor: int) -> list[EventBatch]:
+    async def _look(self, user_id: UUID, run_id: UUID, cursor: int) -> Look:
+        """What there is above ``cursor``, read once for all who ask at the same time: readers of a live run stand at
+        the same place and are woken together."""
+        key = (user_id, run_id, cursor)
+        look = self._looks.get(key)
+        if look is None:
+            look = self._looks[key] = asyncio.create_task(self._read(user_id, run_id, cursor))
+            look.add_done_callback(partial(self._looked, key))
+        return await asyncio.shield(look)
+
+    def _looked(self, key: tuple[UUID, UUID, int], look: asyncio.Task[Look]) -> None:
+        del self._looks[key]
+        if not look.cancelled():
+            look.exception()  # retrieved, even if everybody who asked has left
+
+    async def _read(self, user_id: UUID, run_id: UUID, cursor: int) -> Look:
+        """The run first: one that has ended has no events to come."""
+        current = await self._storage.run(user_id, run_id)
         async with reading(self._engine) as connection:
-            return await run_repository.read_events(connection, run_id, max(cursor - 1, 0), READ_BATCHES)
+            return current, await run_repository.read_events(connection, run_id, max(cursor - 1, 0), READ_BATCHES)
 
     async def _wait(self, run_id: UUID, heard: asyncio.Event) -> None:
         """Until there may be something new: told by this worker's log or another's hint, else by the time."""

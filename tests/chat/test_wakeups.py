@@ -1,6 +1,7 @@
 """Hints from worker to worker by Redis: with them nothing waits for a poll, without them everything does."""
 
 import asyncio
+from uuid import UUID
 
 import pytest
 from redis.asyncio import Redis
@@ -8,11 +9,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from uuid_utils.compat import uuid7
 
 from backend.chat import runs, subscription, wakeups
+from backend.chat.subscription import Look
 from backend.chat.wakeups import CHANNEL, Wakeups
 from backend.infra.cache import Cache, create_redis
 from tests.chat.workers import ask, new_user, no_redis, read, until_text, worker
 from tests.support.databases import redis_proxy
 from tests.support.fake_llm import FakeLLM, hang_after
+from tests.support.fake_llm import text as says
 from tests.support.waiting import until
 
 NEVER = 600.0
@@ -77,6 +80,37 @@ async def test_one_subscription_serves_all_streams_of_a_worker(engine: AsyncEngi
             await second.stop(user, turn.run_id)
         await asyncio.gather(*streams)
         assert second._wakeups._readers == {}
+
+
+async def test_readers_of_one_run_look_once_for_all(
+    engine: AsyncEngine, redis_url: str, no_polling: None, monkeypatch: pytest.MonkeyPatch
+):
+    user = await new_user(engine)
+    async with (
+        FakeLLM() as llm,
+        worker(engine, llm, redis_url=redis_url) as first,
+        worker(engine, llm, redis_url=redis_url) as second,
+    ):
+        await connected(redis_url, 2)
+        looks: list[int] = []
+        read_all = second.subscriptions._read
+
+        async def counted(user_id: UUID, run_id: UUID, cursor: int) -> Look:
+            looks.append(cursor)
+            return await read_all(user_id, run_id, cursor)
+
+        monkeypatch.setattr(second.subscriptions, "_read", counted)
+        llm.script(says("one two three four five six", delay=0.3))
+        turn = await first.start_turn(user, ask(), "en")
+        streams = [asyncio.create_task(read(second, user, turn.run_id)) for _ in range(50)]
+        leaving = asyncio.create_task(read(second, user, turn.run_id))
+        await until(lambda: second.subscriptions.count == 51)
+        leaving.cancel()  # takes nobody's look with it
+        seen = await asyncio.gather(*streams)
+    assert {stream.text for stream in seen} == {"one two three four five six"}
+    assert all(stream.events == seen[0].events for stream in seen)
+    assert len(looks) < 50
+    assert second.subscriptions._looks == {}
 
 
 async def test_without_redis_everything_goes_on_by_polling_and_later_by_hints_again(
