@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
 from backend.catalogue import Language, say
-from backend.chat.records import TurnEnd
 from backend.chat.request_context import StoredTrace
 from backend.chat.titles import one_line, short_line
 from backend.log import get_logger
@@ -44,14 +43,6 @@ def pending_state(stored: Any) -> PendingHitlState | None:
     except ValidationError as error:
         _log.warning("pending_hitl_unreadable", fields=[".".join(map(str, item["loc"])) for item in error.errors()])
         return None
-
-
-def pending_after(end: TurnEnd, taken: Any) -> Any:
-    """The question that waits in the session after a turn, as JSON: the one that it asks if it completed, else the one
-    that it had ``taken`` to answer."""
-    if end.status != "completed":
-        return taken
-    return None if end.asks is None else end.asks.model_dump(mode="json")
 
 
 def hitl_info(pending: PendingHitlState) -> HitlInfo:

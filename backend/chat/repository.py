@@ -8,24 +8,20 @@ from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Row,
     bindparam,
     delete,
     func,
     insert,
-    literal_column,
     select,
     tuple_,
     update,
 )
-from sqlalchemy import cast as cast_to
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.chat.records import StoredMessage, TurnEnd
+from backend.chat.records import StoredMessage
 from backend.infra.database.tables import ChatMessage, ChatSession, PurgeOutbox, User, session_version
 from backend.schemas.chat import Citation, FinishReason, Flag, MessageInfo, SessionInfo, Usage, normalize_rag_trace
 
@@ -39,10 +35,6 @@ class SessionRow:
 
     id: UUID
     version: int
-    previous_version: int
-    message_count: int
-    last_seq: int
-    title: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +86,14 @@ _TOUCH = (
         index_elements=[ChatSession.user_id, ChatSession.session_id],
         set_={"version": _next_version, "updated_at": func.clock_timestamp()},
     )
-    .returning(
-        ChatSession.id,
-        ChatSession.version,
-        ChatSession.message_count,
-        ChatSession.last_seq,
-        ChatSession.title,
-        literal_column("coalesce(old.version, 0)", BigInteger).label("previous_version"),  # ``old``: the row before
-    )
+    .returning(ChatSession.id, ChatSession.version)
 )
 
 
 async def touch_session(connection: AsyncConnection, user_id: UUID, session_id: str) -> SessionRow:
     """The session, created if new, locked, with a new version and ``updated_at``."""
     row = (await connection.execute(_TOUCH, {"user": user_id, "session": session_id})).one()
-    return SessionRow(row.id, row.version, row.previous_version, row.message_count, row.last_seq, row.title)
+    return SessionRow(row.id, row.version)
 
 
 async def session_head(connection: AsyncConnection, user_id: UUID, session_id: str) -> SessionHead | None:
@@ -134,17 +119,11 @@ async def update_session(connection: AsyncConnection, row_id: UUID, **values: An
     await connection.execute(update(ChatSession).where(ChatSession.id == row_id).values(**values))
 
 
-async def merge_meta(connection: AsyncConnection, row_id: UUID, values: dict[str, Any]) -> None:
-    """Set keys of the metadata of a session whose row is locked by this transaction."""
-    await update_session(connection, row_id, meta=ChatSession.meta.op("||")(cast_to(values, JSONB)))
-
-
 async def drop_meta(connection: AsyncConnection, row_id: UUID, key: str) -> None:
     """Remove a key of the metadata of a session whose row is locked by this transaction."""
     await update_session(connection, row_id, meta=ChatSession.meta.op("-")(key))
 
 
-_ANSWER_FIELDS = ("content", "status", "rag_trace", "citations", "usage", "finish_reason", "flags")
 _MESSAGE_COLUMNS = (
     ChatMessage.id,
     ChatMessage.seq,
@@ -222,29 +201,6 @@ async def messages(
         query = query.where(ChatMessage.seq < before)
     rows = (await connection.execute(query.order_by(ChatMessage.seq.desc()).limit(limit))).all()
     return [_message(row) for row in reversed(rows)]
-
-
-_FINISH_MESSAGE = (
-    update(ChatMessage)
-    .where(ChatMessage.id == bindparam("message"))
-    .values({name: bindparam(f"new_{name}") for name in _ANSWER_FIELDS})
-    .returning(*_MESSAGE_COLUMNS)
-)
-
-
-async def finish_message(connection: AsyncConnection, message_id: UUID, end: TurnEnd) -> list[StoredMessage]:
-    """Write the answer of an ended turn over its pending placeholder; gives the message as it is now."""
-    fields = {
-        "content": end.content,
-        "status": end.status,
-        "rag_trace": normalize_rag_trace(end.rag_trace),
-        "citations": [item.model_dump(mode="json") for item in end.citations],
-        "usage": end.usage.model_dump() if end.usage else None,
-        "finish_reason": end.finish_reason,
-        "flags": list(end.flags),
-    }
-    values = {"message": message_id, **{f"new_{name}": value for name, value in fields.items()}}
-    return [_message(row) for row in await connection.execute(_FINISH_MESSAGE, values)]
 
 
 async def message(connection: AsyncConnection, user_id: UUID, message_id: UUID) -> StoredMessage | None:

@@ -1,16 +1,14 @@
 """SQL of runs and their events; each function runs inside the caller's transaction."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import Row, bindparam, func, select, text, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import Row, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.chat.hitl import pending_state
-from backend.chat.records import EventBatch, RunRef, RunRow, TurnEnd
+from backend.chat.records import EventBatch, RunRef, RunRow
 from backend.infra.database.tables import ChatSession, Run, RunEvents
 from backend.schemas.chat import ErrorInfo
 
@@ -131,42 +129,6 @@ async def forget_taken_hitl(connection: AsyncConnection, session_row_id: UUID) -
     await connection.execute(running.values(taken_hitl=None))
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A run that has just become terminal, and the question that its turn was to answer."""
-
-    taken_hitl: Any
-
-
-_FINISHED: dict[str, Any] = {
-    **{name: bindparam(f"new_{name}") for name in ("status", "error", "finish_reason", "asked_hitl", "last_seq")},
-    "finished_at": func.now(),
-}
-_FINISH = (
-    update(Run)
-    .where(Run.id == bindparam("run"), Run.status == "running", Run.worker_id == bindparam("worker"))
-    .values(_FINISHED)
-    .returning(Run.taken_hitl)
-)
-
-
-async def finish(
-    connection: AsyncConnection, run_id: UUID, end: TurnEnd, last_seq: int, *, worker_id: str
-) -> Finished | None:
-    """Make a running run terminal. ``None`` when it is not running any more, or not this worker's."""
-    values: dict[str, Any] = {
-        "run": run_id,
-        "worker": worker_id,
-        "new_status": end.status,
-        "new_error": end.error.model_dump(mode="json") if end.error else None,
-        "new_finish_reason": end.finish_reason,
-        "new_asked_hitl": None if end.asks is None else end.asks.model_dump(mode="json"),
-        "new_last_seq": last_seq,
-    }
-    row = (await connection.execute(_FINISH, values)).first()
-    return None if row is None else Finished(row.taken_hitl)
-
-
 _INSERT_EVENTS = text(
     """
     insert into run_events (run_id, first_seq, last_seq, events)
@@ -196,26 +158,6 @@ async def insert_events(connection: AsyncConnection, batches: Sequence[EventBatc
             "worker_id": worker_id,
         },
     )
-
-
-_BATCH = upsert(RunEvents).values(
-    {name: bindparam(name) for name in ("run_id", "first_seq", "last_seq", "events")},
-)
-_APPEND = _BATCH.on_conflict_do_update(
-    index_elements=["run_id", "first_seq"],
-    set_={"last_seq": _BATCH.excluded.last_seq, "events": _BATCH.excluded.events},
-)
-
-
-async def append_events(connection: AsyncConnection, batch: EventBatch) -> None:
-    """Append one batch without asking who owns the run: for the transaction that has just made it terminal."""
-    values = {
-        "run_id": batch.run_id,
-        "first_seq": batch.first_seq,
-        "last_seq": batch.last_seq,
-        "events": b"\n".join(batch.events).decode(),
-    }
-    await connection.execute(_APPEND, values)
 
 
 async def read_events(

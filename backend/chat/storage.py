@@ -11,11 +11,10 @@ from uuid import UUID
 from langchain_core.messages import BaseMessage
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from backend.chat import claim_repository, repository, run_repository
-from backend.chat.claim_repository import Claimed
+from backend.chat import repository, run_repository, turn_repository
 from backend.chat.cursors import decode_session_key, encode_session_key
 from backend.chat.difference import MESSAGE_CLASSES, record_of, write_difference
-from backend.chat.hitl import PENDING_HITL, pending_after, pending_state
+from backend.chat.hitl import PENDING_HITL, pending_state
 from backend.chat.note_repository import NOTE, note_of
 from backend.chat.records import (
     ClaimedTurn,
@@ -27,9 +26,10 @@ from backend.chat.records import (
     TurnClaim,
     TurnEnd,
 )
-from backend.chat.repository import SessionKey, SessionRow
+from backend.chat.repository import SessionKey
 from backend.chat.session_cache import PAGE, SessionCache, messages_key, sessions_key
 from backend.chat.titles import one_line
+from backend.chat.turn_repository import Claimed, Finished
 from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRuns, Unauthorized, ValidationFailed
 from backend.infra.cache import Cache
 from backend.infra.database.engine import reading, transaction
@@ -94,11 +94,11 @@ class ConversationStorage:
         :class:`TooManyRuns`.
         """
         async with reading(self._engine) as connection:  # one statement is a transaction of its own
-            claimed = await claim_repository.claim_turn(connection, claim)
+            claimed = await turn_repository.claim_turn(connection, claim)
         if claimed.outcome == "known":
             return _known(claimed.ref, claimed.request_hash, claim.request_hash)
         _refuse(claimed)
-        changed = claim_repository.turn_messages(claimed, claim.message)
+        changed = turn_repository.turn_messages(claimed, claim.message)
         self._later(self._write_through(claim.user_id, claim.session_id, claimed, changed))
         return ClaimedTurn(
             claimed.ref,
@@ -119,20 +119,11 @@ class ConversationStorage:
 
         False, with nothing written, when the run is no longer running or not this worker's.
         """
-        async with transaction(self._engine) as connection:
-            if await repository.lock_user(connection, ref.user_id) is None:
-                return False
-            finished = await run_repository.finish(connection, ref.run_id, end, last_seq, worker_id=worker_id)
-            if finished is None:
-                return False
-            session = await repository.touch_session(connection, ref.user_id, ref.session_id)
-            pending = pending_after(end, finished.taken_hitl)
-            if pending is not None:
-                await repository.merge_meta(connection, session.id, {PENDING_HITL: pending})
-            changed = await repository.finish_message(connection, ref.message_id, end)
-            if tail is not None:
-                await run_repository.append_events(connection, tail)
-        await self._write_through(ref.user_id, ref.session_id, session, changed)
+        async with reading(self._engine) as connection:  # one statement is a transaction of its own
+            finished = await turn_repository.finish_turn(connection, ref, end, tail, last_seq, worker_id=worker_id)
+        if finished is None:
+            return False
+        await self._write_through(ref.user_id, ref.session_id, finished, [finished.answer])
         return True
 
     async def recent_turns(self, ref: RunRef, limit: int) -> list[MessageInfo]:
@@ -347,7 +338,7 @@ class ConversationStorage:
         task.add_done_callback(self._tasks.discard)
 
     async def _write_through(
-        self, user_id: UUID, session_id: str, session: SessionRow | Claimed, changed: list[StoredMessage]
+        self, user_id: UUID, session_id: str, session: Claimed | Finished, changed: list[StoredMessage]
     ) -> None:
         await self._cache.write_through(user_id, session_id, session.previous_version, session.version, changed)
 
