@@ -18,7 +18,7 @@ SESSIONS = 2_000
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Running]:
-    limits = {"max_message_chars": 250_000, "max_body_bytes": 2_000_000}
+    limits = {"max_message_chars": 250_000, "max_body_bytes": 2_000_000, "prompt_max_tokens": 200_000}
     async with running(postgres_url, valkey_url, f"lists_{worker_id}", **limits) as made:
         yield made
 
