@@ -1,5 +1,6 @@
 """The async engine, and the one place where driver errors become ours."""
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -12,9 +13,11 @@ from sqlalchemy import URL, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool
 
 from backend.errors import StorageUnavailable
 
+POOL_SECONDS = 30.0
 PING_AFTER_SECONDS = 30.0
 """A connection that was idle for longer is asked before it is used: what lies between may have forgotten it."""
 
@@ -37,12 +40,12 @@ def async_url(url: str) -> URL:
 
 
 def create_engine(url: URL, *, pool_size: int, statement_timeout: float = 30.0) -> AsyncEngine:
-    """An engine whose every wait is bounded: pool 30 s, connect 5 s, statement ``statement_timeout`` seconds."""
+    """An engine whose every wait is bounded: pool ``POOL_SECONDS``, connect 5 s, a statement ``statement_timeout``."""
     engine = create_async_engine(
         url,
         pool_size=pool_size,
         max_overflow=0,
-        pool_timeout=30,
+        pool_timeout=POOL_SECONDS,
         connect_args={
             "timeout": 5,
             "command_timeout": statement_timeout,
@@ -108,29 +111,58 @@ def _ours() -> Generator[None]:
 async def transaction(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
     """One transaction on one connection; commits at the end, rolls back on error.
 
-    Raises :class:`StorageUnavailable` when Postgres cannot be reached; other errors pass through.
+    Raises :class:`StorageUnavailable` when Postgres cannot be reached, or when no connection was free for
+    ``POOL_SECONDS``; other errors pass through.
     """
     with _ours():
-        async with engine.begin() as connection:
+        async with _access(engine).place(), engine.begin() as connection:
             yield connection
 
 
 @asynccontextmanager
 async def reading(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
-    """A connection to read on, each statement for itself: it costs one round trip where a transaction costs three.
+    """A connection for statements that are each a transaction of their own: one round trip instead of three.
 
     Raises as :func:`transaction` does.
     """
     with _ours():
-        async with _autocommit(engine).connect() as connection:
+        access = _access(engine)
+        async with access.place(), access.autocommit.connect() as connection:
             yield connection
 
 
-_autocommits: WeakKeyDictionary[AsyncEngine, AsyncEngine] = WeakKeyDictionary()
+class _Access:
+    """The ways to an engine's connections.
+
+    ``autocommit`` is the view of it without transactions, over the same pool; to make one costs as much as a read.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        pool = engine.pool
+        self._places = asyncio.Semaphore(pool.size()) if isinstance(pool, QueuePool) else None
+
+    @asynccontextmanager
+    async def place(self) -> AsyncGenerator[None]:
+        """One of the pool's connections to come, in the order of asking.
+
+        The pool itself lets who comes last take what is just given back, so that in a crowd some wait for seconds.
+        """
+        if self._places is None:
+            yield
+            return
+        async with asyncio.timeout(POOL_SECONDS):
+            await self._places.acquire()
+        try:
+            yield
+        finally:
+            self._places.release()
 
 
-def _autocommit(engine: AsyncEngine) -> AsyncEngine:
-    """The view of ``engine`` without transactions, over the same pool: made once, for that costs as much as a read."""
-    if engine not in _autocommits:
-        _autocommits[engine] = engine.execution_options(isolation_level="AUTOCOMMIT")
-    return _autocommits[engine]
+_accesses: WeakKeyDictionary[AsyncEngine, _Access] = WeakKeyDictionary()
+
+
+def _access(engine: AsyncEngine) -> _Access:
+    if engine not in _accesses:
+        _accesses[engine] = _Access(engine)
+    return _accesses[engine]
