@@ -37,6 +37,9 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
 _NOBODY_THERE = frozenset({502, 503, 504})
 """What a proxy says in the place of a provider that does not answer it."""
+KEPT_CONNECTIONS = 32
+"""Connections to the provider that are kept for the next call. The pool looks at each pair of them at every call: with
+100 a crowd of 200 calls spent half of its CPU there."""
 READ_OUT_SECONDS = 0.1
 """How long the end of a body may take after the answer is whole; usually it is there already."""
 
@@ -184,7 +187,7 @@ def provider_client(config: ModelConfig) -> httpx.AsyncClient:
     Reads have no limit here: ``Clock`` sets it for each one. Active runs bound the number of connections.
     """
     timeout = httpx.Timeout(None, connect=config.llm_connect_seconds, write=config.llm_first_byte_seconds)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS, keepalive_expiry=15)
     return httpx.AsyncClient(timeout=timeout, limits=limits)
 
 
