@@ -197,7 +197,7 @@ def test_no_text_from_the_server_steers_the_terminal(cli: Cli, tmp_path: Path) -
     text = "The lighthouse keeper \u202eis called [bold]Ygritte[/bold] :smile:.\n"
     path.write_text(text, encoding="utf-8")
     assert cli.run("ingest", "--private", path).returncode == 0
-    question = "What is the \x1b[31mlighthouse \u009b1mkeeper called?\x07"  # comes back in a step
+    question = "What is the\x1b[m lighthouse\u009bm keeper called?\x07"  # comes back in a step
     done = cli.run("ask", question, env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
     assert done.returncode == 0
     assert done.stdout.count("The lighthouse keeper is called [bold]Ygritte[/bold] :smile:") == 2  # answer and source

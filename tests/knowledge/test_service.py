@@ -43,7 +43,7 @@ async def test_pdf_is_recalled_with_its_page(library: KnowledgeBase, admin: Prin
     assert (best.page_number, best.level, best.rank, best.document_version) == (3, 3, 1, 1)
     assert (best.text, best.document_id, best.filename) == (PUMPS[2], result.document_id, "Pumps.PDF")
     assert best.arms == {"dense": 1, "sparse": 1}
-    assert best.score == pytest.approx(2 / 61)
+    assert best.score == pytest.approx(2 / 11)
     [info] = await library.list_documents(alice)
     assert (info.filename, info.file_type, info.chunk_count, info.pages) == ("Pumps.PDF", "pdf", 2, 3)
     assert (info.visibility, info.status, info.document_id) == ("shared", "ready", result.document_id)
