@@ -12,6 +12,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from backend.agents.context import AgentContext
 from backend.agents.middlewares.budget import PromptBudget
+from backend.agents.middlewares.chain import Chain
 from backend.agents.middlewares.finish import AskBack, CallLimit
 from backend.agents.middlewares.note import ConversationNote
 from backend.agents.thread_state import ThreadState
@@ -32,11 +33,12 @@ def build_lead_agent(
 ) -> LeadAgent:
     """The compiled agent. It holds nothing of a turn: the turn's ``AgentContext`` is passed to each run."""
     langsmith.set_runtime_overrides(aio_to_thread=_on_the_loop)
+    rules = [AskBack(), CallLimit(max_model_calls), ConversationNote(), *([] if budget is None else [budget])]
     return create_agent(
         model,
         list(tools),
         system_prompt=system_prompt,
-        middleware=[AskBack(), CallLimit(max_model_calls), ConversationNote(), *([] if budget is None else [budget])],
+        middleware=[Chain(rules)],
         state_schema=ThreadState,
         context_schema=AgentContext,  # pyright: ignore[reportArgumentType]  # any object serves at run time
     )
@@ -46,7 +48,7 @@ async def _on_the_loop(
     _: Callable[..., Awaitable[Any]], context: Context, bookkeeping: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """The agent library wraps each middleware in a trace of its vendor's service, and even with none to send it to hops
-    into a thread before and after it: eight hops before a first token. The bookkeeping takes microseconds here."""
+    into a thread before and after it: two hops before a first token. The bookkeeping takes microseconds here."""
     return context.run(bookkeeping, *args, **kwargs)
 
 
