@@ -104,7 +104,6 @@ def question_back(
 ) -> dict[str, Any]:
     """The trace fields of a question back: the model's prompt and options where they are valid, else the catalogue's
     prompt and, for a choice, the names of the files."""
-    slots = _slots(grade)
     prompt = _valid_line(grade.prompt or "", MAX_PROMPT_CHARS) if grade is not None else None
     options = scope_options(grade, candidates) if route == "scope_select" else []
     if route == "clarify" and grade is not None:

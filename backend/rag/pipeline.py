@@ -210,13 +210,8 @@ class RetrievalPipeline:
         request, lookup = runtime.context, state["lookup"]
         found = await self._lookups.run(lookup, request)
         again = state["rewrites"] > 0
-        resolved = resolve_route(
-            found.evidence,
-            found.graded.decision,
-            may_rewrite=_rewrites(state, request.resume) < MAX_REWRITES,
-            may_ask=may_ask_again(request.resume),
-            choices=len(scope_options(found.graded.decision, found.kept)) > 1,
-        )
+        may_rewrite = _rewrites(state, request.resume) < MAX_REWRITES
+        resolved = _route(found, may_rewrite=may_rewrite, may_ask=may_ask_again(request.resume))
         recalled = evidence_list(found.recalled, text=False)
         name = "initial" if request.resume is None else "hitl_targeted"
         trace = {**found.trace, f"{'rewrite' if again else name}_retrieved_chunks": recalled}
@@ -240,13 +235,7 @@ class RetrievalPipeline:
         found = state["found"]
         if rewritten.failure != NO_RULE:
             request.emit("⚠️", say("step_rewrite_failed", request.language))
-        resolved = resolve_route(
-            found.evidence,
-            found.graded.decision,
-            may_rewrite=False,
-            may_ask=may_ask_again(request.resume),
-            choices=len(scope_options(found.graded.decision, found.kept)) > 1,
-        )
+        resolved = _route(found, may_rewrite=False, may_ask=may_ask_again(request.resume))
         reason = f"not rewritten: {rewritten.failure}"
         judged = found.trace.get("evidence_reason")
         trace = {"evidence_reason": f"{judged}; {reason}" if judged else reason}
@@ -257,11 +246,9 @@ class RetrievalPipeline:
         index, question = state["index"], state["question"]
         request = runtime.context.grouped(f"part-{index + 1}", question)
         found = await self._lookups.run(Lookup(question, question), request)
-        decision = found.graded.decision
-        choices = len(scope_options(decision, found.kept)) > 1
-        resolved = resolve_route(found.evidence, decision, may_rewrite=False, may_ask=True, choices=choices)
+        resolved = _route(found, may_rewrite=False, may_ask=True)
         asking = resolved.route in ("clarify", "scope_select")
-        asks = question_back(decision, resolved.route, found.kept, request.language) if asking else {}
+        asks = question_back(found.graded.decision, resolved.route, found.kept, request.language) if asking else {}
         return {"parts": [Part(index, found, resolved, asks)], "usage": found.graded.usage}
 
     async def _synthesize(self, state: RagState, runtime: Runtime[_Request]) -> Update:
@@ -296,6 +283,13 @@ class RetrievalPipeline:
             "retrieved_chunks": evidence_list(kept),
         }
         return {"has_documents": has_documents, "kept": kept, "trace": trace}
+
+
+def _route(found: Found, *, may_rewrite: bool, may_ask: bool) -> Resolved:
+    """Where a question goes with what one look-up found."""
+    decision = found.graded.decision
+    choices = len(scope_options(decision, found.kept)) > 1
+    return resolve_route(found.evidence, decision, may_rewrite=may_rewrite, may_ask=may_ask, choices=choices)
 
 
 def _after_plan(state: RagState) -> str | list[Send]:
