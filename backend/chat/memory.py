@@ -28,10 +28,11 @@ def most_tokens_of(texts: Sequence[str]) -> int:
 
 
 async def prompt_for(
-    history: Sequence[Said], question: str, *, budget: int, count_tokens: Callable[[str], int]
+    history: Sequence[Said], question: str, *, most: int, budget: int, count_tokens: Callable[[str], int]
 ) -> list[BaseMessage]:
-    """:func:`prompt_messages`; where everything fits in any case, without counting, else counted off the loop."""
-    if most_tokens_of([question, *(message.content for message in history)]) <= budget:
+    """:func:`prompt_messages`. ``most`` is :func:`most_tokens_of` all of it: where that fits nothing is counted, else
+    the counting is done off the loop."""
+    if most <= budget:
         return prompt_messages(history, question, budget=budget, count_tokens=most_tokens)
     return await asyncio.to_thread(prompt_messages, history, question, budget=budget, count_tokens=count_tokens)
 

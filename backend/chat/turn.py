@@ -198,7 +198,9 @@ class TurnRunner:
         history = [message for message in stored if message.finish_reason != "content_filter"]
         handle.prompt_tokens = most_tokens_of([handle.message, *(message.content for message in history)])
         budget = self._runtime.history_tokens or self._config.prompt_max_tokens
-        return await prompt_for(history, handle.message, budget=budget, count_tokens=self._count_tokens)
+        return await prompt_for(
+            history, handle.message, most=handle.prompt_tokens, budget=budget, count_tokens=self._count_tokens
+        )
 
     async def _finish(self, handle: RunHandle, end: TurnEnd) -> None:
         """Commit the end, then send it. A run that this worker lost is left to who has it."""
