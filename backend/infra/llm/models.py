@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from langchain_core.language_models import BaseChatModel
 
 from backend.infra.config import ModelConfig
-from backend.infra.llm.endpoint import Endpoint, provider_client
+from backend.infra.llm.endpoint import Endpoint
 from backend.infra.llm.fallback import FallbackModel
 from backend.infra.llm.openai import openai_model
 
@@ -41,7 +41,7 @@ def build_models(config: ModelConfig, extractive: BaseChatModel) -> ChatModels:
     ``extractive``, and with ``LLM_FALLBACK=extractive`` it stands in for ``main``. Connects to nothing."""
     if config.llm_base_url is None or config.llm_model is None:
         return ChatModels(main=extractive, fast=extractive, grade=extractive, name=EXTRACTIVE)
-    endpoint = Endpoint(config, provider_client(config))
+    endpoint = Endpoint(config)
     fast = config.llm_fast_model or config.llm_model
     main = openai_model(config, model=config.llm_model, endpoint=endpoint)
     stands_in = config.llm_fallback == "extractive"

@@ -24,7 +24,7 @@ from pydantic import BaseModel, PrivateAttr, SecretStr
 from backend.errors import ProviderError
 from backend.infra.config import ModelConfig
 from backend.infra.llm.answer import Answer
-from backend.infra.llm.endpoint import Clock, Endpoint, provider_client
+from backend.infra.llm.endpoint import Clock, Endpoint
 from backend.infra.llm.errors import TransientError, protocol_error
 from backend.tracing import stage
 
@@ -180,7 +180,7 @@ def openai_model(
         client=_UNUSED,
         async_client=_UNUSED,
     )
-    made.attach(config, endpoint or Endpoint(config, provider_client(config)))
+    made.attach(config, endpoint or Endpoint(config))
     return made
 
 
