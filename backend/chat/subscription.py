@@ -138,7 +138,8 @@ class Subscriptions:
             fresh = _above(batches, cursor)
             if fresh and known:
                 cursor = fresh[-1].seq
-                yield fresh
+                for start in range(0, len(fresh), self._max_behind):  # a reader that stands still holds one such list
+                    yield fresh[start : start + self._max_behind]
             elif current.status != "running" and not (known and cursor >= current.last_seq):
                 for events in await self._rebuilt(current, cursor):
                     yield events

@@ -155,13 +155,16 @@ async def test_a01_a_word_is_seen_before_the_model_says_the_next(
             assert stream.response.headers["content-type"].startswith("text/event-stream")
             await stream.until_text(said)
             assert not stream.done
-            async with client.follow(stream.run_id) as second:
-                await second.until_text(said)
+            for after in (0, 1):  # a replay passes alike, whole and from a cursor on
+                async with client.follow(stream.run_id, after) as second:
+                    await second.until_text(said)
+                    assert not second.done
             if count == 1:  # signs of life pass as well while the model is silent
                 await stream.until(lambda seen: seen.raw.count(b": ping\n\n") >= 2)
             await client.stop(stream.run_id)
             await stream.end()
             assert stream.done
+        assert (await client.replay(stream.run_id)).events == stream.events
     assert llm.violations == []
 
 
