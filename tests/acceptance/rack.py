@@ -5,9 +5,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from redis.asyncio import Redis
-from sqlalchemy import URL
+from sqlalchemy import URL, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
 
 from tests.support.chat_client import Client, Stream, signed_in
 from tests.support.databases import empty, own_database, postgres_proxy, redis_proxy
@@ -35,6 +38,15 @@ class Rack:
     def user(self) -> AbstractAsyncContextManager[Client]:
         """A new account."""
         return signed_in(self.server.url)
+
+    async def sql(self, statement: str, **values: Any) -> list[Any]:
+        """The rows of one statement on the database itself."""
+        engine = create_async_engine(self.database, poolclass=NullPool)
+        async with engine.begin() as connection:
+            result = await connection.execute(text(statement), values)
+            rows = list(result.all()) if result.returns_rows else []
+        await engine.dispose()
+        return rows
 
     async def flush_redis(self) -> None:
         redis = Redis.from_url(self.valkey_url)
