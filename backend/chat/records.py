@@ -14,6 +14,7 @@ from backend.schemas.chat import (
     MessageInfo,
     PendingHitlState,
     RunStatus,
+    UploadedFile,
     Usage,
 )
 
@@ -61,6 +62,12 @@ class ClaimedTurn:
     """The place of the human message in the session; 1: no message is earlier."""
     note: str = ""
     """What the session's running note says of them."""
+    thread: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the session row keeps of the thread's state, as it is stored."""
+    session_title: str | None = None
+    """The title that the session has now, whoever gave it."""
+    uploads: list[UploadedFile] | None = None
+    """What was uploaded since the last message, and belongs to this one; ``None``: the files have not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,8 @@ class TurnEnd:
     error: ErrorInfo | None = None
     asks: PendingHitlState | None = None
     """The question back that a completed turn ends with; it is pending from then on."""
+    thread: dict[str, Any] | None = None
+    """What the session row keeps of the thread's state from now on; ``None``: what it had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.chat.records import StoredMessage
 from backend.infra.database.tables import ChatMessage, ChatSession, PurgeOutbox, User, session_version
-from backend.schemas.chat import Citation, FinishReason, Flag, MessageInfo, SessionInfo, Usage, normalize_rag_trace
+from backend.schemas.chat import (
+    Citation,
+    FinishReason,
+    Flag,
+    MessageInfo,
+    SessionInfo,
+    UploadedFile,
+    Usage,
+    normalize_rag_trace,
+)
 
 AnyRow = Row[*tuple[Any, ...]]
 _next_version = session_version.next_value()
@@ -148,7 +157,7 @@ _JSON_FIELDS: dict[str, TypeAdapter[Any]] = {
 _JSON_LISTS: dict[str, TypeAdapter[Any]] = {
     "citations": TypeAdapter(Citation),
     "flags": TypeAdapter(Flag),
-    "attachments": TypeAdapter(dict[str, Any]),
+    "attachments": TypeAdapter(UploadedFile),
 }
 
 

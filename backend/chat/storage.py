@@ -107,6 +107,9 @@ class ConversationStorage:
             answers=pending_state(claimed.meta.get(PENDING_HITL)),
             first_seq=claimed.first_seq,
             note=note_of(claimed.meta).text,
+            thread=claimed.thread,
+            session_title=claimed.session_title,
+            uploads=claimed.uploads,
         )
 
     async def finish_turn(

@@ -1,7 +1,7 @@
 """The claim and the end of a turn, one statement each: the one lies between a question and its first token, and while
 the user's lock is held the other turns of the user wait.
 
-The functions are in the database (alembic, ``claim_turn_1`` and ``finish_turn_1``): within one statement they take the
+The functions are in the database (alembic, ``claim_turn_2`` and ``finish_turn_2``): within one statement they take the
 lock first and only then read what decides, which no single query can.
 """
 
@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from uuid_utils.compat import uuid7
 
 from backend.chat.records import EventBatch, RunRef, StoredMessage, TurnClaim, TurnEnd
-from backend.schemas.chat import MessageInfo, MessageStatus, normalize_rag_trace
+from backend.chat.thread_record import readable_uploads
+from backend.schemas.chat import MessageInfo, MessageStatus, UploadedFile, normalize_rag_trace
 
 Outcome = Literal["claimed", "known", "run_active", "stale_hitl", "too_many_runs", "unauthorized"]
 
@@ -37,12 +38,15 @@ class Claimed:
     title: str | None
     meta: dict[str, Any]
     written_at: datetime
+    thread: dict[str, Any]
+    session_title: str | None
+    uploads: list[UploadedFile] | None
 
 
 _CLAIM = (
     text(
         """
-        select * from claim_turn_1(
+        select * from claim_turn_2(
             :user, :session, :title, :message, :language, :key, :hash, :hitl_id,
             :worker, :lease, :max_runs, :run, :human, :answer
         )
@@ -62,6 +66,9 @@ _CLAIM = (
         given_title=String,
         meta=JSONB,
         written_at=DateTime(timezone=True),
+        thread=JSONB,
+        session_title=String,
+        uploads=JSONB,
     )
 )
 
@@ -95,6 +102,9 @@ async def claim_turn(connection: AsyncConnection, claim: TurnClaim) -> Claimed:
         row.given_title,
         row.meta or {},
         row.written_at,
+        row.thread or {},
+        row.session_title,
+        None if row.uploads is None else readable_uploads(row.uploads),
     )
 
 
@@ -102,7 +112,14 @@ def turn_messages(claimed: Claimed, message: str) -> list[StoredMessage]:
     """The two messages of a claimed turn as they were stored."""
     ref = claimed.ref
     common: dict[str, Any] = {"timestamp": claimed.written_at, "run_id": str(ref.run_id)}
-    human = MessageInfo(type="human", content=message, id=str(ref.human_message_id), status="completed", **common)
+    human = MessageInfo(
+        type="human",
+        content=message,
+        id=str(ref.human_message_id),
+        status="completed",
+        attachments=claimed.uploads or [],
+        **common,
+    )
     answer = MessageInfo(type="ai", content="", id=str(ref.message_id), status="pending", **common)
     return [StoredMessage(claimed.first_seq, human), StoredMessage(claimed.first_seq + 1, answer)]
 
@@ -120,15 +137,15 @@ _JSON = JSONB(none_as_null=True)
 _FINISH = (
     text(
         """
-        select * from finish_turn_1(
+        select * from finish_turn_2(
             :user, :session_row, :run, :message, :worker, :status, :error, :finish_reason, :asks, :last_seq, :content,
-            :trace, :citations, :usage, :flags, :events_first, :events_last, :events
+            :trace, :citations, :usage, :flags, :events_first, :events_last, :events, :thread
         )
         """
     )
     .bindparams(
         *(bindparam(name, type_=Uuid) for name in ("user", "session_row", "run", "message")),
-        *(bindparam(name, type_=_JSON) for name in ("error", "asks", "trace", "citations", "usage", "flags")),
+        *(bindparam(name, type_=_JSON) for name in ("error", "asks", "trace", "citations", "usage", "flags", "thread")),
         *(bindparam(name, type_=BigInteger) for name in ("last_seq", "events_first", "events_last")),
         bindparam("events", type_=Text),
     )
@@ -161,6 +178,7 @@ async def finish_turn(
         "events_first": None if tail is None else tail.first_seq,
         "events_last": None if tail is None else tail.last_seq,
         "events": None if tail is None else b"\n".join(tail.events).decode(),
+        "thread": end.thread,
     }
     row = (await connection.execute(_FINISH, values)).first()
     if row is None:

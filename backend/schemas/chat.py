@@ -369,8 +369,24 @@ class StopResponse(StrictSchema):
     status: RunStatus
 
 
+class UploadedFile(StrictSchema):
+    """A file that the user put into a thread. ``path`` is where tools find it; ``size`` is in bytes."""
+
+    filename: str
+    size: int
+    path: str
+    mime_type: str
+
+
+class TodoItem(StrictSchema):
+    """One step of the plan that the assistant works by."""
+
+    content: str
+    status: Literal["pending", "in_progress", "completed"]
+
+
 class MessageInfo(StrictSchema):
-    """One message of the history."""
+    """One message of the history. ``attachments`` are the files that were uploaded with it."""
 
     type: Literal["human", "ai", "system"]
     content: str
@@ -383,7 +399,7 @@ class MessageInfo(StrictSchema):
     usage: Usage | None = None
     finish_reason: FinishReason | None = None
     flags: list[Flag] = []
-    attachments: list[dict[str, Any]] = []
+    attachments: list[UploadedFile] = []
 
 
 class SessionMessagesResponse(StrictSchema):
@@ -492,6 +508,27 @@ class ContentEvent(_Event):
     content: str
 
 
+class UploadedFilesEvent(_Event):
+    """The files of the thread, when they have changed since the last turn."""
+
+    type: Literal["uploaded_files"] = "uploaded_files"
+    files: list[UploadedFile]
+
+
+class ArtifactsEvent(_Event):
+    """The files that the assistant has handed back so far, in this turn and earlier, when there are more."""
+
+    type: Literal["artifacts"] = "artifacts"
+    artifacts: list[str]
+
+
+class TodosEvent(_Event):
+    """The plan of the assistant, when it changes."""
+
+    type: Literal["todos"] = "todos"
+    todos: list[TodoItem]
+
+
 class TraceEvent(_Event):
     """How the answer was found; exactly once, ``None`` when nothing was retrieved."""
 
@@ -545,6 +582,9 @@ ChatEvent = (
     | RagStepEvent
     | SessionTitleEvent
     | ContentEvent
+    | UploadedFilesEvent
+    | ArtifactsEvent
+    | TodosEvent
     | TraceEvent
     | CitationsEvent
     | HitlRequestEvent
