@@ -1,16 +1,42 @@
-"""200 turns at once: none fails, and the first ``content`` does not come much later than from the minimal server."""
+"""200 turns at once: none fails, and the first ``content`` does not come much later than from the minimal server.
+
+They are asked by as many accounts as may ask so many by default; the turns of one account are claimed one after
+another.
+"""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
-from benchmarks.harness import Target, Turn, ask, citewire, client, figures, minimal_server, model_server, report
+from benchmarks.harness import (
+    Target,
+    Turn,
+    ask,
+    citewire,
+    client,
+    figures,
+    minimal_server,
+    model_server,
+    register,
+    report,
+)
 
 TURNS, ROUNDS = 200, 3
+RUNS_PER_USER = 4
+"""The default of ``MAX_RUNS_PER_USER``."""
 
 
-async def burst(target: Target, label: str) -> list[Turn]:
+async def accounts(target: Target) -> list[Target]:
+    """The server as its accounts see it."""
+    tokens = [await register(target.url) for _ in range(TURNS // RUNS_PER_USER)]
+    return [replace(target, headers={"Authorization": f"Bearer {token}"}) for token in tokens]
+
+
+async def burst(targets: Sequence[Target], label: str) -> list[Turn]:
     """All turns at once; raises when one fails."""
     async with client(TURNS) as http:
-        return await asyncio.gather(*(ask(http, target, f"{label}-{number}") for number in range(TURNS)))
+        asked = (ask(http, targets[n % len(targets)], f"{label}-{n}") for n in range(TURNS))
+        return await asyncio.gather(*asked)
 
 
 async def main() -> None:
@@ -20,10 +46,11 @@ async def main() -> None:
         minimal_server(model) as minimal,
         citewire(model) as ours,
     ):
+        users = await accounts(ours)
         turns: dict[str, list[Turn]] = {"minimal": [], "citewire": []}
         for number in range(ROUNDS):
-            for target in (minimal, ours):
-                turns[target.name] += await burst(target, f"round{number}")
+            for targets in ([minimal], users):
+                turns[targets[0].name] += await burst(targets, f"round{number}")
     first = {name: figures([turn.first_content for turn in found]) for name, found in turns.items()}
     report(
         "burst",
@@ -33,6 +60,7 @@ async def main() -> None:
         total_seconds={name: figures([turn.total for turn in found]) for name, found in turns.items()},
         failed=0,
         turns_at_once=TURNS,
+        accounts=len(users),
         rounds=ROUNDS,
     )
 

@@ -21,7 +21,12 @@ import psutil
 from tests.support.server import ServerProcess
 
 READY_SECONDS = 60.0
-_LIMITS = {"MAX_RUNS_PER_USER": "100000", "MAX_RUNS_PER_WORKER": "100000", "LOG_LEVEL": "warning"}
+_LIMITS = {
+    "MAX_RUNS_PER_USER": "100000",
+    "MAX_RUNS_PER_WORKER": "100000",
+    "REGISTER_RATE_PER_MINUTE": "0",
+    "LOG_LEVEL": "warning",
+}
 
 
 @dataclass(frozen=True)

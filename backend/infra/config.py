@@ -76,7 +76,7 @@ class StorageConfig(BaseModel):
     data_dir: Path = Path(".citewire")
     database_url: SecretStr | None = None
     redis_url: SecretStr | None = None
-    database_pool_size: int = Field(default=10, ge=1, le=1000)
+    database_pool_size: int = Field(default=20, ge=1, le=1000)
 
     @field_validator("database_url")
     @classmethod
