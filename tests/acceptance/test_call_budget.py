@@ -9,7 +9,7 @@ from sqlalchemy import URL
 
 from backend.catalogue import say
 from tests.acceptance.asking import QUESTION, upload
-from tests.acceptance.running import Running, running
+from tests.acceptance.rack import Rack, rack
 from tests.support.chat_client import Client
 from tests.support.fake_llm import Reply, Request, text, tool_call
 from tests.support.server import free_port
@@ -21,9 +21,9 @@ WEATHER = ("get_current_weather", {"location": "Oslo"})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Running]:
-    settings = {"llm_max_calls_per_turn": MAX_CALLS, "weather_base_url": f"http://127.0.0.1:{free_port()}"}
-    async with running(postgres_url, valkey_url, f"budget_{worker_id}", **settings) as made:
+async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Rack]:
+    env = {"LLM_MAX_CALLS_PER_TURN": str(MAX_CALLS), "WEATHER_BASE_URL": f"http://127.0.0.1:{free_port()}"}
+    async with rack(postgres_url, valkey_url, f"budget_{worker_id}", env) as made:
         yield made
 
 
@@ -44,7 +44,7 @@ def called_for_ever(*calls: tuple[str, dict[str, str]], obeys: bool) -> Callable
 @pytest.mark.parametrize("calls", [[SEARCH], [SEARCH, WEATHER]], ids=["same", "alternating"])
 @pytest.mark.parametrize("obeys", [True, False])
 async def test_f01_a_model_that_calls_tools_for_ever(
-    at: Running, alice: Client, calls: list[tuple[str, dict[str, str]]], obeys: bool
+    at: Rack, alice: Client, calls: list[tuple[str, dict[str, str]]], obeys: bool
 ):
     await upload(alice)
     at.llm.default = called_for_ever(*calls, obeys=obeys)
