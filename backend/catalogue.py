@@ -89,6 +89,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "I had to stop here: this question needed more steps than one turn may take. Please ask a narrower question.",
         "本轮已达到步骤上限，只能到此为止。请把问题缩小一些再试。",
     ),
+    "images_refused": (
+        "I cannot look at images: the model that answers here refuses them. Please describe what you mean.",
+        "我无法查看图片：当前使用的模型不接受图片。请用文字描述您想了解的内容。",
+    ),
     "hitl_clarify": ("What exactly do you mean?", "请问您具体指的是什么？"),
     "hitl_clarify_slots": ("Please tell me more precisely: {slots}", "请补充以下信息：{slots}"),
     "hitl_scope_select": ("Which of these do you mean?", "您指的是以下哪一项？"),

@@ -19,6 +19,14 @@ class AgentContext(Protocol):
     def session_id(self) -> str: ...
 
     @property
+    def thread_id(self) -> str | None:
+        """``{user id}/{session row id}``: whose files and sandbox these are. ``None``: a turn without a thread."""
+        ...
+
+    sandbox_id: str | None
+    """The sandbox that this turn has acquired and not given back."""
+
+    @property
     def language(self) -> Language: ...
 
     @property

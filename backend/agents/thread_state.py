@@ -5,6 +5,11 @@ from typing import Annotated, Any, NotRequired
 from langchain.agents import AgentState
 from typing_extensions import TypedDict  # pydantic refuses the standard one below Python 3.12
 
+MAX_IMAGES_SHOWN = 4
+"""Images in one model call."""
+IMAGE_TOKENS = 1_600
+"""What one of them costs a model at most, of the size to which they are brought."""
+
 
 class SandboxState(TypedDict):
     """The sandbox of the thread: absent (never asked for), ``None`` (given back) or an id."""

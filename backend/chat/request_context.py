@@ -28,9 +28,9 @@ class StoredTrace:
 class ChatRequestContext:
     """State and event outlet of one turn. Every method may be called from any thread.
 
-    ``user_id``, ``session_id`` and ``language`` never change; ``note`` is set before the agent runs,
-    ``passages_shown`` and ``tool_usage`` by it. ``output_queue`` is ``None`` for a turn that nobody watches and after
-    :meth:`close`.
+    ``user_id``, ``session_id``, ``thread_id`` and ``language`` never change; ``note`` is set before the agent runs,
+    ``passages_shown``, ``tool_usage`` and ``sandbox_id`` by it. ``output_queue`` is ``None`` for a turn that nobody
+    watches and after :meth:`close`.
     """
 
     def __init__(
@@ -39,11 +39,14 @@ class ChatRequestContext:
         session_id: str,
         *,
         language: Language = "en",
+        thread_id: str | None = None,
         output_queue: asyncio.Queue[ChatEvent] | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.user_id = user_id
         self.session_id = session_id
+        self.thread_id = thread_id
+        self.sandbox_id: str | None = None
         self.language: Language = language
         self.output_queue = output_queue
         self._loop = loop
@@ -57,9 +60,11 @@ class ChatRequestContext:
         self._started = self._last_step = time.monotonic()
 
     @classmethod
-    def for_sync(cls, user_id: UUID, session_id: str, *, language: Language = "en") -> Self:
+    def for_sync(
+        cls, user_id: UUID, session_id: str, *, language: Language = "en", thread_id: str | None = None
+    ) -> Self:
         """The context of a turn without a stream: steps go nowhere."""
-        return cls(user_id, session_id, language=language)
+        return cls(user_id, session_id, language=language, thread_id=thread_id)
 
     @classmethod
     def for_stream(
@@ -70,13 +75,14 @@ class ChatRequestContext:
         loop: asyncio.AbstractEventLoop | None = None,
         *,
         language: Language = "en",
+        thread_id: str | None = None,
     ) -> Self:
         """The context of a watched turn. ``loop`` owns the queue; by default the running one.
 
         Raises ``RuntimeError`` without ``loop`` outside a running loop.
         """
         owner = loop if loop is not None else asyncio.get_running_loop()
-        return cls(user_id, session_id, language=language, output_queue=output_queue, loop=owner)
+        return cls(user_id, session_id, language=language, thread_id=thread_id, output_queue=output_queue, loop=owner)
 
     def emit_rag_step(
         self, icon: str, label: str, detail: str = "", *, group: str | None = None, group_label: str | None = None

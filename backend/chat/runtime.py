@@ -1,6 +1,6 @@
 """The agent of the chat: made once a process, bound to each turn."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,8 +9,9 @@ from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 
 from backend.agents.context import AgentContext
-from backend.agents.lead import LeadAgent, build_lead_agent, recursion_limit
+from backend.agents.lead import LeadAgent, Threads, build_lead_agent, recursion_limit
 from backend.agents.middlewares.budget import PromptBudget, PromptLimits
+from backend.agents.middlewares.sandbox import release_sandbox
 from backend.agents.tools.knowledge import build_knowledge_tool, resumed_search
 from backend.chat.request_context import ChatRequestContext
 from backend.rag.pipeline import RetrievalPipeline
@@ -50,15 +51,22 @@ class BoundAgent:
     _pipeline: RetrievalPipeline
     _context: AgentContext
     _recursion_limit: int
+    _threads: Threads | None
 
     async def resumed(self, resume: HitlResume) -> list[BaseMessage]:
         """Retrieval that goes on with an answered question back: a finished call of the knowledge tool and its result,
         to stand after the question in :meth:`astream`, so that the model only answers. Errors as there."""
         return await resumed_search(self._pipeline, self._context, resume)
 
-    def astream(self, messages: list[BaseMessage]) -> AsyncIterator[tuple[str, Any]]:
+    async def release(self) -> dict[str, Any] | None:
+        """Gives back the turn's sandbox, if it has one; an update of the state says so. Raises ``TimeoutError``."""
+        return None if self._threads is None else await release_sandbox(self._threads.sandboxes, self._context)
+
+    def astream(
+        self, messages: list[BaseMessage], state: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[tuple[str, Any]]:
         """Runs the agent on ``messages`` (the history as plain human and assistant text, the question last, or what
-        :meth:`resumed` gives after it).
+        :meth:`resumed` gives after it) and on ``state``, what the thread keeps of its earlier turns.
 
         Yields pairs ``(mode, chunk)``, in the order in which things happen:
 
@@ -70,14 +78,14 @@ class BoundAgent:
         - ``("messages", (AIMessage, metadata))``, not a chunk: the fixed text of a spent budget,
           ``response_metadata["finish_reason"] == "limit"``. It was not streamed, so it counts as one piece of content.
         - ``("updates", {node: update})`` after each node (``model``, ``tools``); ``update`` may be ``None``. One with
-          ``limit_reached: True`` flags the turn.
+          ``limit_reached: True`` flags the turn; other keys are the channels of ``ThreadState``.
 
         Once retrieval asks back the run ends without a further model call: ``context.asks_back``.
 
         Provider, storage and embedding errors (``AppError``) pass through. Closing the iterator cancels the run.
         """
         stream = self._agent.astream(  # pyright: ignore[reportUnknownMemberType]  # a bare Command in its overloads
-            {"messages": messages},
+            {**(state or {}), "messages": messages},
             {"recursion_limit": self._recursion_limit},
             context=self._context,
             stream_mode=["messages", "updates"],
@@ -96,8 +104,10 @@ class AgentRuntime:
         *,
         max_model_calls: int,
         limits: PromptLimits | None = None,
+        threads: Threads | None = None,
     ) -> None:
-        """``limits`` are those of the model's window; one without a window has none.
+        """``limits`` are those of the model's window; one without a window has none. ``threads``: turns have files,
+        and each needs the id of its thread.
 
         Raises ``ValueError``, naming the option, when nothing fits beside the rules and the answer.
         """
@@ -109,7 +119,9 @@ class AgentRuntime:
             system_prompt=SYSTEM_PROMPT,
             max_model_calls=max_model_calls,
             budget=self._budget,
+            threads=threads,
         )
+        self._threads = threads
         self._pipeline = pipeline
         self._recursion_limit = recursion_limit(max_model_calls)
 
@@ -124,4 +136,4 @@ class AgentRuntime:
 
     def create_agent_for_request(self, ctx: ChatRequestContext) -> BoundAgent:
         """The agent bound to ``ctx``: its tools see this user, emit here and store their trace here."""
-        return BoundAgent(self._agent, self._pipeline, ctx, self._recursion_limit)
+        return BoundAgent(self._agent, self._pipeline, ctx, self._recursion_limit, self._threads)

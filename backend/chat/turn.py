@@ -17,10 +17,11 @@ from backend.chat.memory import most_tokens_of, prompt_for
 from backend.chat.notes import NoteKeeper
 from backend.chat.records import ClaimedTurn, EventBatch, RunRef, TurnEnd
 from backend.chat.request_context import ChatRequestContext
-from backend.chat.runtime import AgentRuntime
+from backend.chat.runtime import AgentRuntime, BoundAgent
 from backend.chat.storage import ConversationStorage
 from backend.chat.stream import STEP_BREAK, AnswerStream
 from backend.chat.tail import numbered, tail_events
+from backend.chat.thread_record import ThreadRecord
 from backend.errors import AppError, StorageUnavailable
 from backend.log import bind_run, get_logger
 from backend.metrics import count_turn
@@ -37,6 +38,8 @@ from backend.tracing import stage
 RETRY_SECONDS = 0.3
 CANCEL_SECONDS = 2.0
 _TRIES_WITH_EVENTS = 3
+_KEEP_THREAD = ("completed", "stopped")
+"""Ends that a user knows of: after any other the thread is as it was before the turn."""
 _log = get_logger(__name__)
 
 Cause = Literal["stop", "shutdown", "storage", "lost"]
@@ -56,12 +59,17 @@ class RunHandle:
     agent: asyncio.Task[None] | None = None
     task: asyncio.Task[None] | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    thread: ThreadRecord = field(init=False)
+    """What the thread keeps, as this turn changes it."""
 
     prompt_tokens: int = 0
     """As many tokens as question and earlier turns can have together."""
 
     cancelled_at: float | None = None
     """When the answer was cut short, in the time of the loop; ``None`` for one that had ended by itself."""
+
+    def __post_init__(self) -> None:
+        self.thread = ThreadRecord(self.turn.thread, self.turn.session_title)
 
     @property
     def ref(self) -> RunRef:
@@ -128,7 +136,10 @@ class TurnRunner:
                 user_message_id=str(ref.human_message_id),
             )
         )
-        ctx = ChatRequestContext.for_stream(ref.user_id, ref.session_id, queue, language=handle.language)
+        thread_id = f"{ref.user_id}/{ref.session_row_id}"
+        ctx = ChatRequestContext.for_stream(
+            ref.user_id, ref.session_id, queue, language=handle.language, thread_id=thread_id
+        )
         return ctx, queue, asyncio.create_task(self._pump(queue, handle))
 
     async def _pump(self, queue: EventQueue, handle: RunHandle) -> None:
@@ -177,16 +188,24 @@ class TurnRunner:
         if handle.turn.title is not None:
             event = SessionTitleEvent(title=handle.turn.title, session_id=handle.ref.session_id)
             asyncio.get_running_loop().call_soon(queue.put_nowait, event)
+        if handle.turn.uploads is not None:
+            asyncio.get_running_loop().call_soon(queue.put_nowait, handle.thread.uploaded)
         with stage("history"):
             messages = await self._prompt(handle)
         ctx.note = handle.turn.note if self._config.context_messages else ""
         agent = self._runtime.create_agent_for_request(ctx)
         if handle.turn.answers is not None:
             messages += await agent.resumed(resume_of(handle.turn.answers, handle.message))
-        with stage("agent"):
-            async for mode, chunk in agent.astream(messages):
-                if text := answer.feed(mode, chunk):
-                    queue.put_nowait(ContentEvent(content=text))
+        try:
+            with stage("agent"):
+                async for mode, chunk in agent.astream(messages, handle.thread.initial):
+                    if text := answer.feed(mode, chunk):
+                        queue.put_nowait(ContentEvent(content=text))
+                    if mode == "updates":
+                        for event in handle.thread.feed(chunk):
+                            queue.put_nowait(event)
+        finally:
+            await _release(agent, handle)
         if text := answer.closing(handle.language):
             queue.put_nowait(ContentEvent(content=text))
 
@@ -265,6 +284,16 @@ def _count(end: TurnEnd) -> None:
     _log.info("turn_ended", status=end.status, code=None if end.error is None else end.error.code, flags=end.flags)
 
 
+async def _release(agent: BoundAgent, handle: RunHandle) -> None:
+    """Give the turn's sandbox back, whatever ended the turn. One that is not given back ends with its lease."""
+    try:
+        update = await agent.release()
+    except (TimeoutError, OSError):
+        _log.warning("sandbox_not_released", exc_info=True)
+        return
+    handle.thread.feed({"release": update})
+
+
 async def _settled(handle: RunHandle) -> None:
     """Wait for the agent; once cancelled it has ``CANCEL_SECONDS``, then the turn ends without it."""
     assert handle.agent is not None
@@ -297,6 +326,7 @@ def _turn_end(handle: RunHandle, ctx: ChatRequestContext, answer: AnswerStream, 
         finish_reason=(answer.finish_reason or "stop") if completed else None,
         flags=answer.flags if completed else [],
         error=info,
+        thread=handle.thread.stored if status in _KEEP_THREAD else None,
     )
     return end if asks is None else _asking(end, asks, handle.language)
 

@@ -13,6 +13,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from backend.agents.context import AgentContext
+from backend.agents.thread_state import IMAGE_TOKENS, MAX_IMAGES_SHOWN
 from backend.errors import ProviderError
 from backend.rag.prompts import split_passages
 from backend.text import rough_tokens
@@ -77,6 +78,8 @@ class PromptBudget(AgentMiddleware[Any, Any]):
         room = self._room
         if rules != self._rules:
             room = self._limit - await asyncio.to_thread(self._count, rules)
+        images: Sequence[str] = cast("Any", request.state).get("viewed_images") or ()
+        room -= IMAGE_TOKENS * min(len(images), MAX_IMAGES_SHOWN)
         context: AgentContext = cast("Any", request.runtime).context
         seen = context.passages_shown
         messages = await self._fit(request.messages, room)

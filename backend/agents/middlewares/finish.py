@@ -31,6 +31,8 @@ class CallLimit(AgentMiddleware[Any, Any]):
     the last call asks for a tool, the turn ends with a text of the catalogue, ``finish_reason`` ``limit``.
     """
 
+    state_schema = CallLimitState
+
     def __init__(self, max_calls: int) -> None:
         super().__init__()
         self._max_calls = max_calls
