@@ -1,15 +1,17 @@
 """Workers in process: the chat service over a real database, with a model over real HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import orjson
+from langchain_core.tools import BaseTool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from backend.agents.lead import Threads
 from backend.agents.middlewares.budget import PromptLimits
 from backend.auth.repository import AccountRepository
 from backend.chat.config import ChatConfig
@@ -57,6 +59,8 @@ async def worker(
     notes: bool = False,
     rag: RagConfig | None = None,
     redis_url: str | None = None,
+    tools: Sequence[BaseTool] = (),
+    threads: Threads | None = None,
     **config: Any,
 ) -> AsyncIterator[ChatService]:
     """A started worker, without Redis unless it is named. ``drain=False``: left as a killed one would leave it."""
@@ -68,7 +72,14 @@ async def worker(
         engine,
         cache,
         RateLimiter(cache),
-        AgentRuntime(model, pipeline(library or MemoryLibrary([WARRANTY]), rag), [], max_model_calls=4, limits=limits),
+        AgentRuntime(
+            model,
+            pipeline(library or MemoryLibrary([WARRANTY]), rag),
+            list(tools),
+            max_model_calls=4,
+            limits=limits,
+            threads=threads,
+        ),
         ChatConfig(**config),
         chat_rate_per_minute=0,
         count_tokens=count_tokens,

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tests.support.fake_llm_checks import context_length_exceeded, embedding, tokens_asked, violations_of
+from tests.support.fake_llm_checks import context_length_exceeded, embedding, images_of, tokens_asked, violations_of
 from tests.support.fake_llm_rag import Decision, decided, decision_of, decision_reply, rag_reply
 from tests.support.fake_llm_replies import (
     Action,
@@ -34,6 +34,7 @@ from tests.support.fake_llm_replies import (
     status,
     text,
     tool_call,
+    tool_calls,
     wait,
     wire,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "status",
     "text",
     "tool_call",
+    "tool_calls",
     "wait",
     "wire",
 ]
@@ -95,6 +97,11 @@ class FakeLLM:
     def chats(self) -> list[Request]:
         """The chat completion requests so far, without those for decisions and notes."""
         return [request for request in self._completions if decision_of(request) is None]
+
+    @property
+    def images(self) -> list[int]:
+        """How many images each of :attr:`chats` held."""
+        return [images_of(request.messages) for request in self.chats]
 
     def decisions(self, decision: Decision) -> list[Request]:
         """The requests for that decision so far."""

@@ -52,6 +52,12 @@ def tokens_asked(body: dict[str, Any]) -> int:
     return wide + (len(text) - wide) // 4 + (body.get("max_tokens") or 0)
 
 
+def images_of(messages: list[dict[str, Any]]) -> int:
+    """How many images the messages of a chat request hold."""
+    parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
+    return sum(1 for part in parts if part.get("type") == "image_url")
+
+
 def context_length_exceeded(window: int, asked: int) -> dict[str, Any]:
     """The refusal of OpenAI and those who answer alike."""
     message = f"This model's maximum context length is {window} tokens. However, you requested {asked} tokens."

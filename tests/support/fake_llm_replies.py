@@ -91,6 +91,21 @@ def tool_call(
     return Reply(steps)
 
 
+def tool_calls(*calls: tuple[str, Mapping[str, Any]]) -> Reply:
+    """Several calls in one step, each ``(name, arguments)``."""
+
+    def steps(request: Request) -> list[Step]:
+        made = [
+            {"id": f"call_{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
+            for at, (name, args) in enumerate(calls, len(request.messages))
+        ]
+        message = {"role": "assistant", "content": None, "tool_calls": made}
+        deltas = [{"tool_calls": [{"index": at, **call}]} for at, call in enumerate(made)]
+        return _answer(request, message, deltas, "tool_calls", _usage(len(made)), 0.0)
+
+    return Reply(steps)
+
+
 def status(code: int, body: object = None, headers: Mapping[str, str] | None = None) -> Reply:
     """An answer with that status: ``body`` as JSON, text or bytes, None for an empty one."""
     if body is None or isinstance(body, bytes):
