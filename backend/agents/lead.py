@@ -59,8 +59,8 @@ def _of_threads(threads: Threads) -> list[Rule]:
     return [
         ThreadDataMiddleware(threads.locate, lazy=threads.lazy),
         SandboxMiddleware(threads.sandboxes, threads.sandboxed, lazy=threads.lazy),
+        TitleMiddleware(threads.title),  # before the files are listed in the question
         UploadsMiddleware(threads.list_files),
-        TitleMiddleware(threads.title),
         TodosMiddleware(),
     ]
 
