@@ -1,0 +1,1 @@
+"""Where code that a model writes is run: a port, and adapters for it."""
