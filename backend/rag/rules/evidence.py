@@ -58,7 +58,8 @@ def weigh(question: str, sources: Sequence[Source]) -> tuple[Question, list[Weig
     measure = measure_words(question) if MEASURE in content else None
     readings = [read(source, content, measure) for source in sources]
     held = [reading.held for reading in readings]
-    wanted = Question({term: _weight(term, held) for term in content})
+    unknown = {term for term in content if " " in term}.difference(*held)  # it may be written otherwise
+    wanted = Question({term: _weight(term, held) for term in content - unknown})
     return wanted, [_weighed(place, reading, wanted) for place, reading in enumerate(readings)]
 
 

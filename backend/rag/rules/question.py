@@ -1,10 +1,12 @@
 """What a question is about and what kind of answer it wants, read from its words alone; English and Chinese."""
 
 import re
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Literal
 
 from backend.catalogue import Language
-from backend.infra.analyze import query_terms, sentences
+from backend.infra.analyze import STOP_WORDS, query_terms, sentences, terms
 from backend.rag.rules.measures import MEASURE, measure_words, without_measures
 
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
@@ -106,7 +108,30 @@ _ASKING_WORDS = re.compile(
 def asked_terms(question: str) -> set[str]:
     """The terms of a question that an answer has to be about."""
     asked = content_terms(set(query_terms(_ASKING_WORDS.sub(" ", without_measures(core(question))))))
+    asked |= numbered_names(terms(question)) if asked else set()
     return asked | {MEASURE} if asked and measure_words(question) else asked
+
+
+def numbered_names(words: Sequence[str]) -> set[str]:
+    """Names that a number completes, as terms with a space, which no word is like: ``pump 5`` is neither any pump nor
+    any 5. In Chinese the number may also come first, often with a counter between (``5号泵``)."""
+    found: set[str] = set()
+    for one, other, third in zip_longest(words, words[1:], words[2:], fillvalue=""):
+        if _is_number(other) and _may_name(one):
+            found.add(f"{one} {other}")
+        elif _is_number(one) and _HAN.match(other) and _may_name(other):
+            found.add(f"{one} {other}")
+            if len(third) == 1 and _HAN.match(third) and _may_name(third):
+                found.add(f"{one} {other}{third}")
+    return found
+
+
+def _is_number(word: str) -> bool:
+    return word[:1].isdigit()
+
+
+def _may_name(word: str) -> bool:
+    return bool(word) and not _is_number(word) and word not in STOP_WORDS and not _FUNCTION_HAN.issuperset(word)
 
 
 def content_terms(wanted: set[str]) -> set[str]:

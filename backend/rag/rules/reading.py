@@ -8,6 +8,7 @@ from typing import Any, Self
 from backend.infra.analyze import sentences, terms
 from backend.rag.retrieve import Candidate
 from backend.rag.rules.measures import MEASURE
+from backend.rag.rules.question import numbered_names
 
 _ITEM = re.compile(r"\||[-*•·]\s|\d{1,3}[.)]\s")
 
@@ -84,20 +85,25 @@ def read(source: Source, content: set[str], measure: re.Pattern[str] | None = No
     """``source`` with what it holds of the terms ``content``; ``measure`` finds what tells the measure among them."""
     titles = f"{source.filename} {source.heading.partition(' > ')[0]}"
     found = list(_sentences(source, content, measure))
-    given = content.intersection(terms(titles)).union(*(one.held for one in found if one.depth == 1))
+    given = _held(content, terms(titles)).union(*(one.held for one in found if one.depth == 1))
     return Reading(source, found, frozenset(given))
 
 
+def _held(content: set[str], words: Sequence[str]) -> frozenset[str]:
+    """The terms ``content`` that ``words`` hold."""
+    return frozenset(content.intersection(words) | content.intersection(numbered_names(words)))
+
+
 def _sentences(source: Source, content: set[str], measure: re.Pattern[str] | None) -> Iterator[Sentence]:
-    context = frozenset(content.intersection(terms(f"{source.filename} {source.heading}")))
+    context = _held(content, terms(f"{source.filename} {source.heading}"))
     outside, _, heading = source.heading.rpartition(" > ")
-    section = frozenset(content.intersection(terms(heading))) if outside else frozenset[str]()
+    section = _held(content, terms(heading)) if outside else frozenset[str]()
     path: dict[int, frozenset[str]] = {}
     row = before = frozenset[str]()
     in_table = False
     for text in sentences(source.text):
         words = terms(text)
-        held = frozenset(content.intersection(words))
+        held = _held(content, words)
         if measure is not None and measure.search(text):
             held |= {MEASURE}
         depth = len(text) - len(text.lstrip("#"))

@@ -80,6 +80,21 @@ def test_a_document_that_the_question_names_is_chosen_already():
 
 
 @pytest.mark.parametrize(
+    ("question", "texts"),
+    [
+        (
+            "How many litres an hour does pump 5 deliver?",
+            [f"Pump {n} stands in hall {n + 1}. It delivers {n * 7} litres an hour at {n - 2} bar." for n in (4, 5, 7)],
+        ),
+        ("5号泵的流量是多少？", [f"{n}号泵位于{n - 1}号厅，流量是每小时{n * 7}升。" for n in (4, 5, 6)]),
+    ],
+)
+def test_a_name_is_one_with_its_number(question: str, texts: list[str]):
+    found = grade(question, *(passage(text, f"{at}.md") for at, text in enumerate(texts)))
+    assert (found.ambiguity, found.answerability) == ("none", "sufficient")
+
+
+@pytest.mark.parametrize(
     ("text", "options"),
     [
         ("In 2021 the profit was 5 million. In 2022 the profit was 6 million.", ["2021", "2022"]),
