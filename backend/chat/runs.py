@@ -64,12 +64,14 @@ class RunSupervisor:
         with contextlib.suppress(StorageUnavailable):
             await self.reap()
         beat = self._config.lease_seconds / 5
+        at_once = asyncio.Event()  # what went past its time while no worker ran does not wait for a minute
+        at_once.set()
         self._tasks = [
             asyncio.create_task(self._hub.flush_forever()),
             asyncio.create_task(every(beat, self.renew)),
             asyncio.create_task(every(STOP_POLL_SECONDS, self.stop_requested, wake=self._wakeups.stop_asked)),
             asyncio.create_task(every(beat, self.reap)),
-            asyncio.create_task(every(SWEEP_SECONDS, self.sweep)),
+            asyncio.create_task(every(SWEEP_SECONDS, self.sweep, wake=at_once)),
         ]
 
     async def close(self) -> None:
