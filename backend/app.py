@@ -94,6 +94,7 @@ async def services(settings: Settings, *, migrated: bool = False) -> AsyncGenera
             chat_rate_per_minute=settings.chat_rate_per_minute,
             count_tokens=count_tokens,
             note_model=None if models.extractive else models.fast,
+            title_model=models.fast if settings.model_titles and not models.extractive else None,
             existing=knowledge.existing,
             upkeep=upkeep,
         )

@@ -16,13 +16,14 @@ from backend.agents.middlewares.budget import PromptBudget
 from backend.agents.middlewares.chain import Chain, Rule
 from backend.agents.middlewares.finish import AskBack, CallLimit
 from backend.agents.middlewares.note import ConversationNote
-from backend.agents.middlewares.sandbox import Sandboxes, SandboxMiddleware
+from backend.agents.middlewares.sandbox import SandboxMiddleware
 from backend.agents.middlewares.thread_data import Locate, ThreadDataMiddleware
 from backend.agents.middlewares.title import TitleMiddleware
 from backend.agents.middlewares.todos import TodosMiddleware
 from backend.agents.middlewares.uploads import Listing, UploadsMiddleware
 from backend.agents.middlewares.view_image import ViewImageMiddleware
 from backend.agents.thread_state import ThreadState
+from backend.sandbox.base import SandboxProvider
 
 LeadAgent = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -36,7 +37,7 @@ class Threads:
     ``sandboxed`` run in its sandbox; ``title`` makes a title of a first question."""
 
     locate: Locate
-    sandboxes: Sandboxes
+    sandboxes: SandboxProvider
     sandboxed: Collection[str]
     title: Callable[[str], str]
     list_files: Listing | None = None

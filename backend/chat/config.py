@@ -20,6 +20,7 @@ class ChatConfig(BaseModel):
     max_runs_per_user: PositiveInt = 4
     max_runs_per_worker: PositiveInt = 1_000
     context_messages: NonNegativeInt = 12
+    model_titles: bool = True
     prompt_max_tokens: PositiveInt = 12_000
     subscriber_max_events: PositiveInt = 1_024
     send_timeout_seconds: PositiveFloat = 30

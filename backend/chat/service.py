@@ -18,6 +18,7 @@ from backend.chat.cursors import decode_seq, decode_session_key, encode_seq, enc
 from backend.chat.deleted import ExistingDocuments, without_deleted
 from backend.chat.events import EventHub
 from backend.chat.hitl import hitl_info
+from backend.chat.model_titles import ModelTitles
 from backend.chat.notes import NoteKeeper
 from backend.chat.records import ClaimedTurn, RunRow, TurnClaim
 from backend.chat.runs import RunSupervisor
@@ -81,10 +82,12 @@ class ChatService:
         chat_rate_per_minute: int,
         count_tokens: Callable[[str], int],
         note_model: BaseChatModel | None = None,
+        title_model: BaseChatModel | None = None,
         existing: ExistingDocuments | None = None,
         upkeep: AsyncEngine | None = None,
     ) -> None:
-        """``note_model`` makes the running notes; without one there are none. ``existing`` tells which documents of old
+        """``note_model`` makes the running notes, ``title_model`` the titles; without one there are none, or those by
+        rule. ``existing`` tells which documents of old
         answers there still are.
 
         ``upkeep`` has a connection that requests cannot take: without one a crowd that waits for connections also
@@ -111,11 +114,13 @@ class ChatService:
             tokens=runtime.history_tokens or config.prompt_max_tokens,
             count_tokens=count_tokens,
         )
+        self._titles = ModelTitles(engine, title_model, allowed_hosts=config.allowed_link_hosts)
         self._runner = TurnRunner(
             self.storage,
             self._hub,
             runtime,
             self._notes,
+            self._titles,
             config,
             count_tokens=count_tokens,
             lease_left=self._runs.lease_left,
@@ -132,10 +137,12 @@ class ChatService:
         self._draining = True
         await self._runs.drain()
         await self._notes.close()
+        await self._titles.close()
 
     async def close(self) -> None:
         """Stop the background work."""
         await self._notes.close()
+        await self._titles.close()
         await self._runs.close()
         await self._wakeups.close()
         await self.subscriptions.close()

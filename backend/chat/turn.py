@@ -14,6 +14,7 @@ from backend.chat.config import ChatConfig
 from backend.chat.events import EventHub, RunLog
 from backend.chat.hitl import question_back, question_text, resume_of
 from backend.chat.memory import most_tokens_of, prompt_for
+from backend.chat.model_titles import ModelTitles
 from backend.chat.notes import NoteKeeper
 from backend.chat.records import ClaimedTurn, EventBatch, RunRef, TurnEnd
 from backend.chat.request_context import ChatRequestContext
@@ -25,6 +26,7 @@ from backend.chat.thread_record import ThreadRecord
 from backend.errors import AppError, StorageUnavailable
 from backend.log import bind_run, get_logger
 from backend.metrics import count_turn
+from backend.sandbox.base import SandboxError
 from backend.schemas.chat import (
     ContentEvent,
     ErrorEvent,
@@ -93,6 +95,7 @@ class TurnRunner:
         hub: EventHub,
         runtime: AgentRuntime,
         notes: NoteKeeper,
+        titles: ModelTitles,
         config: ChatConfig,
         *,
         count_tokens: Callable[[str], int],
@@ -103,6 +106,7 @@ class TurnRunner:
         self._hub = hub
         self._runtime = runtime
         self._notes = notes
+        self._titles = titles
         self._config = config
         self._count_tokens = count_tokens
         self._lease_left = lease_left
@@ -119,9 +123,12 @@ class TurnRunner:
                 ctx.close()
                 queue.put_nowait(None)
                 await pump
-                await self._finish(handle, _turn_end(handle, ctx, answer, error))
+                end = _turn_end(handle, ctx, answer, error)
+                await self._finish(handle, end)
             finally:
                 handle.done.set()
+            if handle.turn.title is not None and end.status == "completed":
+                self._titles.schedule(ref, handle.message, end.content)
             most_tokens = handle.prompt_tokens + most_tokens_of([answer.text])
             if not self._notes.all_shown(handle.turn.first_seq + 1, most_tokens):
                 self._notes.schedule(ref)
@@ -288,7 +295,7 @@ async def _release(agent: BoundAgent, handle: RunHandle) -> None:
     """Give the turn's sandbox back, whatever ended the turn. One that is not given back ends with its lease."""
     try:
         update = await agent.release()
-    except (TimeoutError, OSError):
+    except (TimeoutError, OSError, SandboxError):
         _log.warning("sandbox_not_released", exc_info=True)
         return
     handle.thread.feed({"release": update})

@@ -12,30 +12,12 @@ from langgraph.types import Command
 from backend.agents.lead import Threads
 from backend.agents.thread_state import ThreadState, ViewedImageData
 from backend.chat.titles import rule_title
+from backend.infra.threads import ThreadPaths
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """A PNG of one pixel, as base64."""
 
 Runtime = ToolRuntime[Any, ThreadState]
-
-
-@dataclass(frozen=True)
-class Directories:
-    """Where a thread's files lie below ``root``."""
-
-    root: Path
-
-    @property
-    def workspace(self) -> Path:
-        return self.root / "workspace"
-
-    @property
-    def uploads(self) -> Path:
-        return self.root / "uploads"
-
-    @property
-    def outputs(self) -> Path:
-        return self.root / "outputs"
 
 
 @dataclass
@@ -57,7 +39,7 @@ class RememberedSandboxes:
 def threads(root: Path, sandboxes: RememberedSandboxes | None = None, **options: Any) -> Threads:
     """Threads below ``root``; ``use_sandbox`` is the tool that needs a sandbox."""
     return Threads(
-        lambda thread_id: Directories(root / thread_id),
+        lambda thread_id: ThreadPaths(root / thread_id),
         sandboxes or RememberedSandboxes(),
         ["use_sandbox"],
         rule_title,

@@ -57,6 +57,7 @@ async def worker(
     upkeep: AsyncEngine | None = None,
     limits: PromptLimits | None = None,
     notes: bool = False,
+    titles: bool = False,
     rag: RagConfig | None = None,
     redis_url: str | None = None,
     tools: Sequence[BaseTool] = (),
@@ -84,6 +85,7 @@ async def worker(
         chat_rate_per_minute=0,
         count_tokens=count_tokens,
         note_model=model if notes else None,
+        title_model=model if titles else None,
         upkeep=upkeep,
     )
     await service.start()

@@ -4,18 +4,25 @@ import json
 import re
 from typing import Any, Literal
 
+from backend.chat.model_titles import TITLE_RULES
 from backend.chat.notes import NOTE_RULES
 from backend.rag.prompts import GRADE_RULES, PLAN_RULES, REWRITE_RULES
 from tests.support.fake_llm_replies import Reply, Request, text, tool_call
 
 KNOWLEDGE_TOOL = "search_knowledge_base"
 
-Decision = Literal["plan", "grade", "rewrite", "note"]
-_RULES: dict[str, Decision] = {PLAN_RULES: "plan", GRADE_RULES: "grade", REWRITE_RULES: "rewrite", NOTE_RULES: "note"}
+Decision = Literal["plan", "grade", "rewrite", "note", "title"]
+_RULES: dict[str, Decision] = {
+    PLAN_RULES: "plan",
+    GRADE_RULES: "grade",
+    REWRITE_RULES: "rewrite",
+    NOTE_RULES: "note",
+    TITLE_RULES: "title",
+}
 
 
 def decision_of(request: Request) -> Decision | None:
-    """Which decision of retrieval, or the note, is asked for; None for any other request."""
+    """Which decision of retrieval, or the note or the title, is asked for; None for any other request."""
     messages = (request.body or {}).get("messages") or []
     return _RULES.get(_plain(messages[0].get("content"))) if messages else None
 
@@ -26,7 +33,10 @@ def decided(**fields: Any) -> Reply:
 
 
 def decision_reply(decision: Decision, request: Request) -> Reply:
-    """What a contented model decides: one question, good passages, a more general question, a growing note."""
+    """What a contented model decides: one question, good passages, a more general question, a growing note, and no
+    title that is better than the one by rule."""
+    if decision == "title":
+        return text("")
     if decision == "plan":
         return decided(complexity="simple", reason="one fact", sub_questions=[])
     if decision == "grade":

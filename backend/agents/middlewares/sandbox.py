@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection
-from typing import Any, NotRequired, Protocol, cast
+from typing import Any, NotRequired, cast
 
 from langchain.agents import AgentState
 from langchain.agents.middleware import AgentMiddleware
@@ -14,19 +14,9 @@ from langgraph.types import Command
 from backend.agents.context import AgentContext
 from backend.agents.middlewares.thread_data import thread_id_of
 from backend.agents.thread_state import SandboxState
+from backend.sandbox.base import SandboxConflict, SandboxProvider
 
 RELEASE_SECONDS = 10.0
-
-
-class Sandboxes(Protocol):
-    """Who has the sandboxes. For one thread ``acquire`` gives the same id until that is released."""
-
-    async def acquire(self, thread_id: str) -> str: ...
-    async def release(self, sandbox_id: str) -> None: ...
-
-
-class SandboxConflict(RuntimeError):
-    """The turn has one sandbox and was given another: which holds the thread's files cannot be known."""
 
 
 class SandboxSchema(AgentState[Any]):
@@ -44,7 +34,7 @@ class SandboxMiddleware(AgentMiddleware[Any, Any]):
 
     state_schema = SandboxSchema
 
-    def __init__(self, sandboxes: Sandboxes, needed_by: Collection[str], *, lazy: bool = True) -> None:
+    def __init__(self, sandboxes: SandboxProvider, needed_by: Collection[str], *, lazy: bool = True) -> None:
         super().__init__()
         self._sandboxes = sandboxes
         self._needed_by = frozenset(needed_by)
@@ -76,7 +66,7 @@ class SandboxMiddleware(AgentMiddleware[Any, Any]):
         return sandbox_id, before is None
 
 
-async def release_sandbox(sandboxes: Sandboxes, context: AgentContext) -> dict[str, Any] | None:
+async def release_sandbox(sandboxes: SandboxProvider, context: AgentContext) -> dict[str, Any] | None:
     """Gives back what the turn has acquired, however it ended; the update says so. ``None``: it had none.
 
     Takes ``RELEASE_SECONDS`` at most, then raises ``TimeoutError``.

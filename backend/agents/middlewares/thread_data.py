@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NotRequired, Protocol, cast
+from typing import Any, NotRequired, cast
 
 from langchain.agents import AgentState
 from langchain.agents.middleware import AgentMiddleware
@@ -11,18 +10,7 @@ from langgraph.runtime import Runtime
 
 from backend.agents.context import AgentContext
 from backend.agents.thread_state import ThreadDataState
-
-
-class ThreadPaths(Protocol):
-    """The three directories of a thread."""
-
-    @property
-    def workspace(self) -> Path: ...
-    @property
-    def uploads(self) -> Path: ...
-    @property
-    def outputs(self) -> Path: ...
-
+from backend.infra.threads import ThreadPaths
 
 Locate = Callable[[str], ThreadPaths]
 """From a thread id to its directories; touches nothing. Raises ``ValueError`` for what is no thread id."""
@@ -52,7 +40,7 @@ class ThreadDataMiddleware(AgentMiddleware[Any, Any]):
         """The paths, for this turn alone: they are never read back."""
         paths = self._locate(thread_id_of(runtime))
         if not self._lazy:
-            await asyncio.to_thread(_make, paths)
+            await asyncio.to_thread(paths.make)
         return {
             "thread_data": ThreadDataState(
                 workspace_path=str(paths.workspace), uploads_path=str(paths.uploads), outputs_path=str(paths.outputs)
@@ -66,8 +54,3 @@ def thread_id_of(runtime: Runtime[Any]) -> str:
     if context is None or not context.thread_id:
         raise ValueError("a thread id is needed")
     return context.thread_id
-
-
-def _make(paths: ThreadPaths) -> None:
-    for path in (paths.workspace, paths.uploads, paths.outputs):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from backend.agents.context import AgentContext
 from backend.agents.lead import rules_of_the_loop
 from backend.agents.middlewares.chain import Chain
-from backend.agents.middlewares.sandbox import SandboxConflict, SandboxMiddleware, release_sandbox
+from backend.agents.middlewares.sandbox import SandboxMiddleware, release_sandbox
 from backend.agents.middlewares.thread_data import ThreadDataMiddleware
 from backend.agents.middlewares.title import TitleMiddleware
 from backend.agents.middlewares.uploads import QUESTION, UploadsMiddleware
@@ -23,7 +23,9 @@ from backend.chat.request_context import ChatRequestContext
 from backend.chat.titles import rule_title
 from backend.infra.config import ModelConfig
 from backend.infra.llm.openai import openai_model
-from tests.agents.threads import TOOLS, Directories, RememberedSandboxes, threads
+from backend.infra.threads import ThreadPaths
+from backend.sandbox.base import SandboxConflict
+from tests.agents.threads import TOOLS, RememberedSandboxes, threads
 from tests.support.fake_llm import FakeLLM, text, tool_call
 
 CSV = {"filename": "a.csv", "size": 3, "path": "/mnt/user-data/uploads/a.csv", "mime_type": "text/csv"}
@@ -85,7 +87,7 @@ async def test_the_chain_does_what_the_library_does_with_the_same_rules(tmp_path
 
 @pytest.mark.parametrize("lazy", [True, False])
 async def test_directories_are_made_by_an_eager_rule_only(tmp_path: Path, lazy):
-    rule = ThreadDataMiddleware(lambda thread_id: Directories(tmp_path / thread_id), lazy=lazy)
+    rule = ThreadDataMiddleware(lambda thread_id: ThreadPaths(tmp_path / thread_id), lazy=lazy)
     async with FakeLLM() as llm:
         llm.script(text("Yes."))
         end = await play([Chain([rule])], llm, {}, in_thread())
@@ -101,7 +103,7 @@ async def test_directories_are_made_by_an_eager_rule_only(tmp_path: Path, lazy):
 @pytest.mark.parametrize("rule", ["thread_data", "sandbox"])
 async def test_without_a_thread_id_it_is_a_value_error(tmp_path: Path, thread_id, rule):
     rules: dict[str, AgentMiddleware[Any, Any]] = {
-        "thread_data": ThreadDataMiddleware(lambda name: Directories(tmp_path / name)),
+        "thread_data": ThreadDataMiddleware(lambda name: ThreadPaths(tmp_path / name)),
         "sandbox": SandboxMiddleware(RememberedSandboxes(), ["use_sandbox"]),
     }
     async with FakeLLM() as llm:
