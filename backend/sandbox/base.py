@@ -13,17 +13,17 @@ Exceeded = Literal["time", "memory", "sleep", "recursion", "output", "calls", "s
 class SandboxLimits:
     """What one run may use; the limits end the run, never the process that asked for it.
 
-    ``seconds`` are those of running code, ``sleep_seconds`` of waiting, ``wall_seconds`` of both with the wait for a
-    free place. ``storage_bytes`` and ``storage_files`` are what each of the directories ``workspace`` and ``outputs``
-    may hold.
+    ``seconds`` are those of running code, ``sleep_seconds`` of sleeping in it, ``wait_seconds`` of waiting for a free
+    place before. ``host_calls`` counts accesses to files. ``storage_bytes`` and ``storage_files`` are what each of the
+    directories ``workspace`` and ``outputs`` may hold.
     """
 
     seconds: float = 10.0
     sleep_seconds: float = 5.0
-    wall_seconds: float = 30.0
-    memory_bytes: int = 256 * 1024 * 1024
+    wait_seconds: float = 20.0
+    memory_bytes: int = 128 * 1024 * 1024
     recursion_depth: int = 500
-    host_calls: int = 5_000
+    host_calls: int = 2_000
     output_chars: int = 20_000
     storage_bytes: int = 100 * 1024 * 1024
     storage_files: int = 1_000
@@ -31,13 +31,12 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a run ended. ``output`` is what was printed, cut to the limit; ``value`` the text of the last expression.
+    """How a run ended. ``output`` is what was printed, cut to the limit.
 
     ``error`` is the text of the error that ended it, for the model to read; ``exceeded`` the limit that did.
     """
 
     output: str
-    value: str | None = None
     error: str | None = None
     exceeded: Exceeded | None = None
 
