@@ -63,14 +63,14 @@ class Turn:
 @asynccontextmanager
 async def model_server(*, tokens: int, delay: float = 0.0) -> AsyncIterator[str]:
     """A scripted provider in a process of its own; gives its base URL."""
-    async with _python_module("benchmarks.model_server", f"--tokens={tokens}", f"--delay={delay}") as (url, _):
+    async with python_module("benchmarks.model_server", f"--tokens={tokens}", f"--delay={delay}") as (url, _):
         yield url
 
 
 @asynccontextmanager
 async def minimal_server(model_url: str) -> AsyncIterator[Target]:
     """The least that streams an agent's answer: FastAPI, ``create_agent``, ``StreamingResponse``; stores nothing."""
-    async with _python_module("benchmarks.minimal_server", f"--model-url={model_url}") as (url, pid):
+    async with python_module("benchmarks.minimal_server", f"--model-url={model_url}") as (url, pid):
         await _listening(url)
         yield Target("minimal", url, "/chat/stream", {}, pid)
 
@@ -110,7 +110,7 @@ async def register(url: str) -> str:
 
 
 @asynccontextmanager
-async def _python_module(module: str, *arguments: str) -> AsyncIterator[tuple[str, int]]:
+async def python_module(module: str, *arguments: str) -> AsyncIterator[tuple[str, int]]:
     """A module that prints its URL when it listens; gives URL and process id."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *arguments, stdout=asyncio.subprocess.PIPE, start_new_session=True

@@ -18,6 +18,7 @@ SCRIPTS: dict[str, list[str]] = {
     "burst": [],
     "retrieval": [],
     "sub_questions": [],
+    "loop": [],
     "start": [],
     "routes": [],
 }

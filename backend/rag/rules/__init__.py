@@ -7,13 +7,21 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from backend.rag.decisions import DECISION_INPUT, DecisionInput, GradeDecision, PlanDecision, RewriteDecision
-from backend.rag.rules.answer import answer_from_passages
+from backend.rag.rules.answer import answer_from_passages, answer_from_uploads
 from backend.rag.rules.grade import grade_rule
 from backend.rag.rules.plan import plan_rule
 from backend.rag.rules.question import is_plain_question
 from backend.rag.rules.rewrite import rewrite_rule
 
-__all__ = ["SCHEMA_RULES", "answer_from_passages", "grade_rule", "is_plain_question", "plan_rule", "rewrite_rule"]
+__all__ = [
+    "SCHEMA_RULES",
+    "answer_from_passages",
+    "answer_from_uploads",
+    "grade_rule",
+    "is_plain_question",
+    "plan_rule",
+    "rewrite_rule",
+]
 
 
 def _on_messages(rule: Callable[[DecisionInput], BaseModel]) -> Callable[[list[BaseMessage]], BaseModel]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.catalogue import say
+from backend.catalogue import Language, say
 from backend.rag.decisions import DecisionInput
 from backend.rag.rules.evidence import Question, Weighed, could_answer, in_order, may_quote, weigh
 from backend.rag.rules.plan import plan_rule
@@ -47,6 +47,26 @@ def answer_from_passages(question: str, passages: Sequence[Mapping[str, Any]] | 
         return "\n\n".join([lead, *answers[0][1]])
     nothing = say("extractive_part_not_found", language)
     return "\n\n".join([lead, *(line for part, quotes in answers for line in (f"**{part}**", *(quotes or [nothing])))])
+
+
+def answer_from_uploads(question: str, passages: Sequence[Mapping[str, Any]]) -> str | None:
+    """The sentences of the user's own files that match ``question`` best, each quoted with its file and page.
+
+    Passages are ``{filename, page_number?, text, ...}``, best first. ``None`` when nothing in them matches.
+    """
+    numbered = [{**item, "index": at} for at, item in enumerate(passages)]
+    quotes = [(_quoted(one.text), numbered[one.index]) for one in best_sentences(question, numbered)]
+    if not quotes:
+        return None
+    language = question_language(question)
+    lines = [f"{text} ({_place(source, language)})" for text, source in quotes]
+    return "\n\n".join([say("extractive_files_lead", language), *lines])
+
+
+def _place(source: Mapping[str, Any], language: Language) -> str:
+    filename = _quotable(str(source.get("filename") or ""))
+    page = source.get("page_number")
+    return filename if page is None else say("extractive_page", language, filename=filename, page=page)
 
 
 def _parts(question: str, passages: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
@@ -122,7 +142,12 @@ def _select(scored: Sequence[ScoredSentence]) -> list[ScoredSentence]:
 
 
 def _quotation(sentence: ScoredSentence) -> str:
-    return f"“{_quotable(sentence.text)}” [{sentence.index}]"
+    return f"{_quoted(sentence.text)} [{sentence.index}]"
+
+
+def _quoted(sentence: str) -> str:
+    """``sentence`` between quotation marks, with nothing in it that steers the reader of the answer."""
+    return f"“{_quotable(sentence)}”"
 
 
 def _quotable(sentence: str) -> str:

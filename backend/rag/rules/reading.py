@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 from backend.infra.analyze import sentences, terms
@@ -94,6 +95,16 @@ def _held(content: set[str], words: Sequence[str]) -> frozenset[str]:
     return frozenset(content.intersection(words) | content.intersection(numbered_names(words)))
 
 
+@lru_cache(maxsize=256)
+def _worded(text: str) -> list[tuple[str, list[str], set[str]]]:
+    """The sentences of ``text``, each with its terms and the numbered names among them.
+
+    Nothing of a question is in it: the parts of a question, its grade and its answer read the same passages.
+    """
+    worded = ((sentence, terms(sentence)) for sentence in sentences(text))
+    return [(sentence, words, numbered_names(words)) for sentence, words in worded]
+
+
 def _sentences(source: Source, content: set[str], measure: re.Pattern[str] | None) -> Iterator[Sentence]:
     context = _held(content, terms(f"{source.filename} {source.heading}"))
     outside, _, heading = source.heading.rpartition(" > ")
@@ -101,9 +112,8 @@ def _sentences(source: Source, content: set[str], measure: re.Pattern[str] | Non
     path: dict[int, frozenset[str]] = {}
     row = before = frozenset[str]()
     in_table = False
-    for text in sentences(source.text):
-        words = terms(text)
-        held = _held(content, words)
+    for text, words, names in _worded(source.text):
+        held = frozenset(content.intersection(words) | (content & names))
         if measure is not None and measure.search(text):
             held |= {MEASURE}
         depth = len(text) - len(text.lstrip("#"))
