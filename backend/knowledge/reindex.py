@@ -12,7 +12,7 @@ from backend.infra.analyze import analyze
 from backend.infra.embedding import Embedder
 from backend.knowledge.chunk import indexed_text
 from backend.knowledge.index.base import IndexRebuild, IndexRow
-from backend.knowledge.repository import AnsweringVersion, KnowledgeRepository, StoredLeaf
+from backend.knowledge.library import AnsweringVersion, Library, StoredLeaf
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Reindex:
     """Owns neither engine nor embedder nor rebuild; who made them closes them."""
 
     def __init__(self, engine: AsyncEngine, rebuild: IndexRebuild, embedder: Embedder) -> None:
-        self._repository = KnowledgeRepository(engine)
+        self._library = Library(engine)
         self._rebuild = rebuild
         self._embedder = embedder
         self._embedded = 0
@@ -56,7 +56,7 @@ class Reindex:
     async def _fill(self, report: Report) -> list[AnsweringVersion]:
         """Makes the new index hold the leaves of every version that answers, and none of versions that are gone."""
         held = await self._rebuild.index.versions()
-        versions = await self._repository.answering_versions()
+        versions = await self._library.answering_versions()
         await self._remove_unknown(held)
         total, done = sum(version.leaves for version in versions), 0
         for version in versions:
@@ -67,13 +67,13 @@ class Reindex:
         return versions
 
     async def _remove_unknown(self, held: Mapping[UUID, int]) -> None:
-        for version_id in held.keys() - await self._repository.known_versions():
+        for version_id in held.keys() - await self._library.known_versions():
             await self._rebuild.index.delete_version(version_id)
 
     async def _fill_version(self, version: AnsweringVersion, added: Callable[[int], None]) -> None:
         after: int | None = None
         count = 0
-        while leaves := await self._repository.leaves(version.version_id, after, BATCH):
+        while leaves := await self._library.leaves(version.version_id, after, BATCH):
             missing = await self._rebuild.index.missing([leaf.chunk_id for leaf in leaves])
             await self._add(version, [leaf for leaf in leaves if leaf.chunk_id in missing])
             after = leaves[-1].ordinal

@@ -20,8 +20,9 @@ from backend.infra.files import remove_document
 from backend.knowledge.config import KnowledgeConfig
 from backend.knowledge.index.base import Arm, ChunkIndex, IndexHit, Mode
 from backend.knowledge.ingest import DEAD_AFTER_SECONDS, Ingest
+from backend.knowledge.library import Library, StoredChunk
 from backend.knowledge.parse import file_type_of
-from backend.knowledge.repository import KnowledgeRepository, Purge, StoredChunk, Unchanged, Upload
+from backend.knowledge.repository import KnowledgeRepository, Purge, Unchanged, Upload
 from backend.metrics import counted_upload
 from backend.schemas.auth import Principal
 from backend.schemas.documents import DocumentInfo, Visibility
@@ -99,6 +100,7 @@ class KnowledgeBase:
         self, engine: AsyncEngine, index: ChunkIndex, embedder: Embedder, config: KnowledgeConfig, data_dir: Path
     ) -> None:
         self._repository = KnowledgeRepository(engine)
+        self._library = Library(engine)
         self._index = index
         self._embedder = embedder
         self._config = config
@@ -149,7 +151,7 @@ class KnowledgeBase:
 
     async def list_documents(self, principal: Principal) -> list[DocumentInfo]:
         """The shared documents and the principal's own, newest first."""
-        return await self._repository.list_documents(principal.id)
+        return await self._library.list_documents(principal.id)
 
     async def delete(self, principal: Principal, filename: str, document_id: UUID | None = None) -> DeleteResult:
         """Removes a document: it is never recalled again, and its files and index rows go now or with the sweeper.
@@ -213,7 +215,7 @@ class KnowledgeBase:
             return None
 
     async def _live(self, user_id: UUID, found: list[IndexHit], level: int) -> list[RecalledChunk]:
-        leaves = await self._repository.chunks(user_id, [hit.chunk_id for hit in found])
+        leaves = await self._library.chunks(user_id, [hit.chunk_id for hit in found])
         hits = [(hit, leaves[hit.chunk_id]) for hit in found if hit.chunk_id in leaves]
         if level < 3:
             hits = await self._raise_to(user_id, hits, level)
@@ -228,7 +230,7 @@ class KnowledgeBase:
             ancestor = leaf.parent_id if level == 2 else leaf.root_id
             if ancestor is not None:
                 best.setdefault(ancestor, (hit, leaf))
-        above = await self._repository.chunks(user_id, best.keys())
+        above = await self._library.chunks(user_id, best.keys())
         return [
             (hit, replace(above[ancestor], page_number=leaf.page_number))
             for ancestor, (hit, leaf) in best.items()
@@ -237,19 +239,19 @@ class KnowledgeBase:
 
     async def chunks(self, user_id: UUID, ids: Collection[UUID]) -> dict[UUID, StoredChunk]:
         """The live ones of ``ids`` that the user may see."""
-        return await self._repository.chunks(user_id, ids)
+        return await self._library.chunks(user_id, ids)
 
     async def existing(self, user_id: UUID, ids: Collection[UUID]) -> set[UUID]:
         """Those of ``ids`` that are documents which the user may see."""
-        return await self._repository.existing(user_id, ids)
+        return await self._library.existing(user_id, ids)
 
     async def children_count(self, user_id: UUID, parent_ids: Collection[UUID]) -> dict[UUID, int]:
         """How many direct children each of the parents has, of those that are live and visible to the user."""
-        return await self._repository.children_count(user_id, parent_ids)
+        return await self._library.children_count(user_id, parent_ids)
 
     async def has_documents(self, user_id: UUID) -> bool:
         """Whether any document could answer this user."""
-        return await self._repository.has_documents(user_id)
+        return await self._library.has_documents(user_id)
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
