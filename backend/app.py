@@ -49,7 +49,7 @@ from backend.log import configure_logging, get_logger
 from backend.metrics import PENDING_EVENTS, POOL_CONNECTIONS, watch
 from backend.rag.pipeline import RetrievalPipeline
 from backend.rag.rerank import build_reranker
-from backend.rag.rules import SCHEMA_RULES, answer_from_passages
+from backend.rag.rules import SCHEMA_RULES, answer_from_passages, answer_from_uploads
 from backend.settings import Settings, load_settings
 from backend.tracing import check_tracing, start_tracing
 
@@ -204,7 +204,12 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 def _models(stack: AsyncExitStack, settings: Settings) -> ChatModels:
-    models = build_models(settings, ExtractiveChatModel(answer_rule=answer_from_passages, schema_rules=SCHEMA_RULES))
+    models = build_models(
+        settings,
+        ExtractiveChatModel(
+            answer_rule=answer_from_passages, uploads_rule=answer_from_uploads, schema_rules=SCHEMA_RULES
+        ),
+    )
     stack.push_async_callback(models.aclose)
     return models
 

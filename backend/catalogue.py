@@ -100,6 +100,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "slot_which": ("which one", "具体对象"),
     "hitl_options": ("You can choose:", "可选项："),
     "extractive_lead": ("The documents say:", "文档中的相关内容："),
+    "extractive_files_lead": ("Your files say:", "您上传的文件中的相关内容："),
+    "extractive_page": ("{filename}, page {page}", "{filename}，第 {page} 页"),
     "extractive_part_not_found": ("I found nothing in the documents on this.", "文档中没有找到与此相关的内容。"),
     "extractive_nothing_found": (
         "I found nothing in the documents that answers this. I answer from the documents only.",

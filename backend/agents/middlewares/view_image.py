@@ -12,6 +12,7 @@ from backend.agents.context import AgentContext
 from backend.agents.thread_state import MAX_IMAGES_SHOWN, ViewedImageData, merge_viewed_images
 from backend.catalogue import say
 from backend.errors import ProviderError
+from backend.infra.llm.extractive import IMAGES
 from backend.log import get_logger
 
 VIEW_IMAGE = "view_image"
@@ -44,7 +45,10 @@ class ViewImageMiddleware(AgentMiddleware[Any, Any]):
         images: dict[str, ViewedImageData] = cast("Any", request.state).get("viewed_images") or {}
         if not images or not calls_complete(request.messages):
             return await handler(request)
-        messages = [*request.messages, HumanMessage(content=cast("Any", _blocks(images)))]
+        messages = [
+            *request.messages,
+            HumanMessage(cast("Any", _blocks(images)), additional_kwargs={IMAGES: len(images)}),
+        ]
         try:
             answer = await handler(request.override(messages=messages))
         except ProviderError as error:

@@ -20,6 +20,13 @@ _CONTEXT = re.compile(
 _FILTER = re.compile(
     r"content_filter|content_policy|content management policy|responsibleai|data_inspection_failed", re.I
 )
+_IMAGES = re.compile(
+    r"image[\w ]* (?:is|are) not (?:supported|allowed)"
+    r"|(?:does not|doesn't|cannot) (?:support|accept|handle|process) image"
+    r"|not a multimodal|no mmproj|image_url.{0,40}(?:not supported|unsupported|unknown|unexpected)",
+    re.I,
+)
+"""Said with whatever status: llama.cpp answers 500."""
 _RATE = re.compile(r"rate_?limit|too_?many_?requests|insufficient_quota|quota_exceeded|resource_exhausted", re.I)
 _OVERLOADED = re.compile(r"overloaded|unavailable|server_error|internal_error|timeout", re.I)
 _REJECTED = re.compile(
@@ -95,6 +102,8 @@ def _classify(status: int | None, error: Mapping[str, Any], retry_after: float |
             return ProviderError("context_too_long", retryable=False)
         if _FILTER.search(text):
             return ProviderError("content_filtered", retryable=False)
+    if _IMAGES.search(text):
+        return ProviderError("provider_rejected", retryable=False)
     if status == 408:
         return ProviderError("provider_timeout", retryable=True)
     named = bool(_REJECTED.search(kind)) and not _OVERLOADED.search(kind)

@@ -27,11 +27,17 @@ from backend.text import both_ends
 
 MODEL_NAME = "extractive"
 MAX_QUERY_CHARS = 8_000
+QUESTION = "question"
+"""Key in the ``additional_kwargs`` of a human message to which a list of files was added: what the user said. No
+provider is sent it."""
+IMAGES = "images"
+"""The same in a human message that nobody said: it was put there to show images."""
 _PIECE = re.compile(r"\s*\S{1,12}|\s+$")
 """What one token of the stream holds: a word, or a few characters of a text without spaces."""
 
 Passages = Sequence[Mapping[str, Any]]
 AnswerRule = Callable[[str, Passages | None], str]
+UploadsRule = Callable[[str, Passages], str | None]
 SchemaRule = Callable[[list[BaseMessage]], BaseModel]
 
 
@@ -40,10 +46,15 @@ class ExtractiveChatModel(BaseChatModel):
 
     ``answer_rule(question, passages)`` gets the artifact (a list of mappings), ``[]`` when the tool found nothing,
     ``None`` when the tool is not offered. ``schema_rules`` give the structured outputs.
+
+    A question with files is looked up in these first, by ``uploads_tool``; ``uploads_rule(question, passages)`` answers
+    from them, or gives ``None`` when they do not.
     """
 
     answer_rule: AnswerRule
+    uploads_rule: UploadsRule | None = None
     knowledge_tool: str = "search_knowledge_base"
+    uploads_tool: str = "search_uploads"
     schema_rules: dict[type[BaseModel], SchemaRule] = {}
     streaming: bool = True
 
@@ -122,21 +133,35 @@ class ExtractiveChatModel(BaseChatModel):
     def _chunks(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> list[ChatGenerationChunk]:
         question = _question(messages)
         last = messages[-1] if messages else None
-        if isinstance(last, HumanMessage) and self._may_look_up(options):
+        searched_files = isinstance(last, ToolMessage) and last.name == self.uploads_tool
+        if searched_files and self.uploads_rule and (text := self.uploads_rule(question, _passages(messages) or [])):
+            return list(_text_chunks(text))
+        if isinstance(last, HumanMessage) and QUESTION in _extras(last) and self._may_call(self.uploads_tool, options):
+            return [_tool_call(self.uploads_tool, question, f"call_{len(messages)}")]
+        if (searched_files or isinstance(last, HumanMessage)) and self._may_call(self.knowledge_tool, options):
             return [_tool_call(self.knowledge_tool, question, f"call_{len(messages)}")]
-        return list(_text_chunks(self.answer_rule(question, _passages(messages))))
+        return list(_text_chunks(self.answer_rule(question, [] if searched_files else _passages(messages))))
 
-    def _may_look_up(self, options: Mapping[str, Any]) -> bool:
+    def _may_call(self, tool: str, options: Mapping[str, Any]) -> bool:
         tools: list[dict[str, Any]] = options.get("tools") or []
-        names = {tool.get("function", {}).get("name") for tool in tools}
-        return self.knowledge_tool in names and options.get("tool_choice") != "none"
+        names = {offered.get("function", {}).get("name") for offered in tools}
+        return tool in names and options.get("tool_choice") != "none"
+
+
+def _extras(message: BaseMessage) -> dict[str, Any]:
+    return message.additional_kwargs  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # a bare dict
+
+
+def is_question(message: BaseMessage) -> bool:
+    """Whether the user said it."""
+    return isinstance(message, HumanMessage) and IMAGES not in _extras(message)
 
 
 def _question(messages: Sequence[BaseMessage]) -> str:
     """What the user said last; what was looked up instead, where that is another question: the one that the user's
     answer to a question back completes."""
-    humans = (message for message in reversed(messages) if isinstance(message, HumanMessage))
-    said = next((str(message.text) for message in humans), "")
+    humans = (message for message in reversed(messages) if is_question(message))
+    said = next((str(_extras(message).get(QUESTION) or message.text) for message in humans), "")
     looked_up = _looked_up(messages)
     return said if looked_up is None or said.startswith(looked_up) else looked_up
 

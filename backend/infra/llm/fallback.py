@@ -10,13 +10,14 @@ from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from backend.errors import ProviderError
+from backend.infra.llm.extractive import is_question
 from backend.log import get_logger
 
 DEGRADED = "degraded"
@@ -104,5 +105,5 @@ def _streamed(
 
 def _turn(messages: Sequence[BaseMessage]) -> list[AIMessage]:
     """What models have said since the question."""
-    since = takewhile(lambda message: not isinstance(message, HumanMessage), reversed(messages))
+    since = takewhile(lambda message: not is_question(message), reversed(messages))
     return [message for message in since if isinstance(message, AIMessage)]

@@ -16,12 +16,13 @@ from backend.agents.middlewares.chain import Chain
 from backend.agents.middlewares.sandbox import SandboxMiddleware, release_sandbox
 from backend.agents.middlewares.thread_data import ThreadDataMiddleware
 from backend.agents.middlewares.title import TitleMiddleware
-from backend.agents.middlewares.uploads import QUESTION, UploadsMiddleware
+from backend.agents.middlewares.uploads import UploadsMiddleware
 from backend.agents.middlewares.view_image import calls_complete
 from backend.agents.thread_state import ThreadState
 from backend.chat.request_context import ChatRequestContext
 from backend.chat.titles import rule_title
 from backend.infra.config import ModelConfig
+from backend.infra.llm.extractive import QUESTION
 from backend.infra.llm.openai import openai_model
 from backend.infra.threads import ThreadPaths
 from backend.sandbox.base import SandboxConflict

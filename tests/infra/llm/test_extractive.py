@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Sys
 from langchain_core.tools import tool
 from pydantic import BaseModel
 
-from backend.infra.llm.extractive import ExtractiveChatModel
+from backend.infra.llm.extractive import IMAGES, QUESTION, ExtractiveChatModel, Passages
 
 asked: list[tuple[str, Sequence[Mapping[str, Any]] | None]] = []
 
@@ -83,6 +83,37 @@ async def test_a_question_calls_the_knowledge_tool_with_it():
     assert answer.tool_calls[0]["id"]
     assert answer.response_metadata["finish_reason"] == "tool_calls"
     assert asked == []
+
+
+def files_answer(question: str, passages: Passages) -> str | None:
+    return f"from the files for {question}" if passages else None
+
+
+@tool(response_format="content_and_artifact")
+def search_uploads(query: str) -> tuple[str, list[dict[str, Any]]]:
+    """Searches the files."""
+    return "", []
+
+
+async def test_a_question_with_files_is_looked_up_in_them_first():
+    question = HumanMessage("Why?\n\n[Files: a.txt]", additional_kwargs={QUESTION: "Why?"})
+    bound = model(uploads_rule=files_answer).bind_tools([search_knowledge_base, search_uploads])
+    first = await bound.ainvoke([question])
+    (call,) = first.tool_calls
+    assert (call["name"], call["args"]) == ("search_uploads", {"query": "Why?"})
+
+    def result(artifact: list[dict[str, Any]]) -> ToolMessage:
+        return ToolMessage("", artifact=artifact, tool_call_id=call["id"], name="search_uploads")
+
+    assert (await bound.ainvoke([question, first, result([{"text": "x"}])])).content == "from the files for Why?"
+    second = await bound.ainvoke([question, first, result([])])
+    assert (second.tool_calls[0]["name"], second.tool_calls[0]["args"]) == ("search_knowledge_base", {"query": "Why?"})
+
+
+async def test_a_message_that_shows_images_is_no_question():
+    shown = HumanMessage([{"type": "image_url", "image_url": {"url": "data:,"}}], additional_kwargs={IMAGES: 1})
+    await model().ainvoke([HumanMessage("Why?"), shown])
+    assert asked[-1][0] == "Why?"
 
 
 async def test_a_question_in_blocks_is_read_as_text():
