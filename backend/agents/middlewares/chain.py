@@ -12,6 +12,7 @@ from typing import Annotated, Any, NotRequired, cast, get_args, get_origin, get_
 from langchain.agents import AgentState
 from langchain.agents.middleware import AgentMiddleware, ExtendedModelResponse, ModelRequest, ModelResponse
 from langchain_core.messages import ToolMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from typing_extensions import TypedDict  # the standard one keeps no hints that are made at run time
@@ -43,6 +44,7 @@ class Chain(Rule):
         self.tools = [tool for rule in rules for tool in getattr(rule, "tools", ())]
         self.state_schema = _joined([*(rule.state_schema for rule in rules), ChainState])
         self._reducers = _reducers(self.state_schema)
+        self._offered: tuple[Sequence[Any], list[dict[str, Any]]] | None = None
         self._before_agent = [rule.abefore_agent for rule in _having(rules, "abefore_agent", "before_agent")]
         self._before_model = [rule.abefore_model for rule in _having(rules, "abefore_model", "before_model")]
         self._after_model = [rule.aafter_model for rule in _having(rules, "aafter_model", "after_model")][::-1]
@@ -53,7 +55,7 @@ class Chain(Rule):
         """The call within all rules, with what they have to say before and after it."""
         updates: Updates = []
         request, added = await self._prepared(request, updates)
-        call = handler
+        call: ModelHandler = partial(self._offering, handler)
         for rule in self._around_model:
             call = partial(_around, rule, call, updates)
         answer = await call(request)
@@ -72,6 +74,13 @@ class Chain(Rule):
         for rule in self._around_tool:
             call = partial(rule, handler=call)
         return await call(request)
+
+    async def _offering(self, handler: ModelHandler, request: ModelRequest[Any]) -> ModelResponse[Any]:
+        """The call with the schemas of its tools, which the model would make anew each time."""
+        tools = request.tools
+        if self._offered is None or self._offered[0] != tools:
+            self._offered = (tools, [convert_to_openai_tool(tool) for tool in tools])
+        return await handler(request.override(tools=[*self._offered[1]]))
 
     async def _prepared(self, request: ModelRequest[Any], updates: Updates) -> tuple[ModelRequest[Any], list[Any]]:
         """The request as the hooks before it leave it, and the messages that they have added or replaced."""
