@@ -18,9 +18,11 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Rack]:
-    env = {"LEASE_SECONDS": "2", "SHUTDOWN_GRACE_SECONDS": "5"}
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["true", "false"], ids=["memory", "table"])
+async def shared(
+    request: pytest.FixtureRequest, postgres_url: URL, valkey_url: str, worker_id: str
+) -> AsyncIterator[Rack]:
+    env = {"LEASE_SECONDS": "2", "SHUTDOWN_GRACE_SECONDS": "5", "EVENT_MEMORY_LOG": request.param}
     async with rack(postgres_url, valkey_url, f"asked_{worker_id}", env) as made:
         yield made
 

@@ -22,9 +22,11 @@ WORDS = "one two three four five six seven eight nine ten "
 HALF = "one two three four five "
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Rack]:
-    env = {"LEASE_SECONDS": "2", "SHUTDOWN_GRACE_SECONDS": "5"}
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["true", "false"], ids=["memory", "table"])
+async def shared(
+    request: pytest.FixtureRequest, postgres_url: URL, valkey_url: str, worker_id: str
+) -> AsyncIterator[Rack]:
+    env = {"LEASE_SECONDS": "2", "SHUTDOWN_GRACE_SECONDS": "5", "EVENT_MEMORY_LOG": request.param}
     async with rack(postgres_url, valkey_url, f"restart_{worker_id}", env) as made:
         yield made
 
@@ -171,7 +173,11 @@ async def test_a09_sigterm_while_tokens_come_keeps_what_was_sent(at: Rack, alice
     assert answer["status"] == "interrupted"
     assert answer["content"] == stream.text
     assert answer["content"].startswith(HALF)
-    await at.check(stream, turns=1)
+    at.llm.script(says("And on."))
+    assert (await alice.ask("go on")).text == "And on."
+    shown = [message["content"] for message in at.llm.chats[-1].messages[1:]]
+    assert shown == ["How long?", stream.text, "go on"]
+    await at.check(stream, turns=2)
 
 
 async def test_a_waiting_chat_request_gets_the_interrupted_answer_at_sigterm(at: Rack, alice: Client):
