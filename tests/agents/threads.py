@@ -1,5 +1,6 @@
 """Threads for tests: tools that change the state as real ones do, and sandboxes that remember what was asked."""
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,4 +71,17 @@ async def use_sandbox(code: str, runtime: Runtime) -> str:
     return f"{sandbox.get('sandbox_id')} at {data.get('workspace_path')}"
 
 
-TOOLS: list[BaseTool] = [present_files, view_image, use_sandbox]
+@tool
+async def read_much(runtime: Runtime) -> str:
+    """Gives 200 KB."""
+    return "0123456789" * 20_000
+
+
+@tool
+async def sleep(runtime: Runtime) -> str:
+    """Takes for ever."""
+    await asyncio.sleep(3_600)
+    return "awake"
+
+
+TOOLS: list[BaseTool] = [present_files, view_image, use_sandbox, read_much, sleep]

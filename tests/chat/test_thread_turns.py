@@ -11,8 +11,9 @@ from backend.chat.service import ChatService
 from backend.schemas.auth import Principal
 from tests.agents.threads import PIXEL, TOOLS, RememberedSandboxes, threads
 from tests.chat.workers import Events, ask, new_user, read, whole_turn, worker
-from tests.support.fake_llm import FakeLLM, close_after, status, tool_call, tool_calls
+from tests.support.fake_llm import FakeLLM, Reply, Request, close_after, status, tool_call, tool_calls
 from tests.support.fake_llm import text as says
+from tests.support.waiting import until
 
 REPORT = "/mnt/user-data/outputs/report.md"
 TODOS = [{"content": "sum", "status": "in_progress"}]
@@ -210,6 +211,92 @@ async def test_two_sandboxes_for_one_thread_are_an_error(engine: AsyncEngine, tm
         assert seen.of("error")[0]["code"] == "internal_error"
         assert (await turn(service, user)).of("done")[0]["status"] == "completed"
     assert llm.violations == []
+
+
+async def test_e10_a_turn_stopped_within_a_tool_leaves_no_call_and_keeps_what_was_told(
+    engine: AsyncEngine, tmp_path: Path
+):
+    user, sandboxes = await new_user(engine), RememberedSandboxes()
+    async with FakeLLM() as llm, worker(engine, llm, tools=TOOLS, threads=threads(tmp_path, sandboxes)) as service:
+        llm.script(
+            tool_call("present_files", {"paths": ["a"]}),
+            tool_call("use_sandbox", {"code": ""}, id="c2"),
+            tool_call("sleep", {}, id="c3"),
+            says("Good morning."),
+        )
+        started = await service.start_turn(user, ask("q"), "en")
+        await llm.wait_for_chats(3)
+        await llm.chats[2].ended.wait()
+        await service.stop(user, started.run_id)
+        seen = await read(service, user, started.run_id)
+        assert (seen.of("done")[0]["status"], seen.of("artifacts")[0]["artifacts"]) == ("stopped", ["a"])
+        assert await stored(engine) == {"artifacts": ["a"], "sandbox": {"sandbox_id": None}}
+        assert (await turn(service, user, "again")).text == "Good morning."
+        assert [message["role"] for message in llm.chats[-1].messages] == ["system", "user"]
+    assert len(sandboxes.released) == 1
+    assert llm.violations == []
+
+
+async def test_a_worker_that_is_killed_in_a_turn_leaves_the_state_of_the_turn_before(
+    engine: AsyncEngine, tmp_path: Path
+):
+    user = await new_user(engine)
+    async with FakeLLM() as llm:
+        async with worker(
+            engine, llm, drain=False, lease_seconds=0.5, tools=TOOLS, threads=threads(tmp_path)
+        ) as service:
+            llm.script(tool_call("present_files", {"paths": ["a"]}), says("One."))
+            await turn(service, user)
+            llm.script(tool_call("present_files", {"paths": ["b"]}), tool_call("sleep", {}, id="c2"))
+            started = await service.start_turn(user, ask("q"), "en")
+            await llm.wait_for_chats(4)
+            await llm.chats[3].ended.wait()
+        async with worker(engine, llm, tools=TOOLS, threads=threads(tmp_path)) as service:
+
+            async def repaired() -> bool:
+                return (await service.run_info(user, started.run_id)).status == "interrupted"
+
+            await until(repaired)
+            assert await stored(engine) == {"artifacts": ["a"]}
+            llm.script(tool_call("present_files", {"paths": ["c"]}), says("Three."))
+            assert (await turn(service, user)).of("artifacts")[0]["artifacts"] == ["a", "c"]
+    assert llm.violations == []
+
+
+async def test_f01_tools_of_a_thread_called_for_ever_end_within_the_budget(engine: AsyncEngine, tmp_path: Path):
+    user = await new_user(engine)
+
+    def alternate(request: Request) -> Reply:
+        count = len(request.messages)
+        calls = [
+            tool_call("write_todos", {"todos": TODOS}, id=f"c{count}"),
+            tool_call("view_image", {"path": "a.png"}, id=f"c{count}"),
+        ]
+        return calls[count // 2 % 2]
+
+    async with FakeLLM(default=alternate) as llm:
+        async with worker(engine, llm, tools=TOOLS, threads=threads(tmp_path)) as service:
+            seen = await turn(service, user)
+        assert len(llm.chats) == 4
+    assert seen.of("done")[0]["flags"] == ["limit_reached"]
+    assert seen.of("done")[0]["status"] == "completed"
+    assert llm.violations == []
+
+
+async def test_d07_what_a_row_holds_does_not_grow_with_images_and_tool_results(engine: AsyncEngine, tmp_path: Path):
+    user, sizes = await new_user(engine), list[int]()
+    async with FakeLLM() as llm, worker(engine, llm, tools=TOOLS, threads=threads(tmp_path)) as service:
+        for _ in range(10):
+            llm.script(
+                tool_calls(("read_much", {}), ("view_image", {"path": "a.png"}), ("present_files", {"paths": ["a"]})),
+                says("Seen."),
+            )
+            await turn(service, user)
+            async with engine.connect() as connection:
+                query = "select octet_length(thread_state::text) from chat_sessions"
+                sizes.append((await connection.execute(text(query))).scalar_one())
+    assert set(sizes) == {len('{"artifacts": ["a"]}')}
+    assert await everything_stored(engine, "0123456789" * 10) == []
 
 
 async def everything_stored(engine: AsyncEngine, wanted: str) -> list[str]:
