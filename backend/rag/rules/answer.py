@@ -121,10 +121,11 @@ def _same_document(one: Weighed, other: Weighed) -> bool:
 
 def _scored(one: Weighed, sentence: Sentence, index: int, wanted: Question, question: str) -> ScoredSentence:
     kind = answer_kind(question)
-    score = wanted.share(sentence.held, one.asked) + _NEAR_WEIGHT * wanted.share(sentence.near, one.asked)
+    own = sentence.held | sentence.about
+    score = wanted.share(own, one.asked) + _NEAR_WEIGHT * wanted.share(sentence.near, one.asked)
     if kind in ("number", "time") and could_answer(kind, sentence, wanted):
         score += _KIND_WEIGHT
-    numbers = frozenset(term for term in sentence.held | sentence.above if any(char.isdigit() for char in term))
+    numbers = frozenset(term for term in own | sentence.above if any(char.isdigit() for char in term))
     return ScoredSentence(sentence.text, index, score, numbers)
 
 

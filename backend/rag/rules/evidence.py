@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from backend.infra.analyze import STOP_WORDS
 from backend.rag.rules.measures import MEASURE, measure_words
 from backend.rag.rules.question import AnswerKind, asked_terms
-from backend.rag.rules.reading import Reading, Sentence, Source, read
+from backend.rag.rules.reading import Reading, Sentence, Source, read, settled
 from backend.rag.rules.spelling import respelled
 
 NUMBER = re.compile(
@@ -54,12 +54,11 @@ class Weighed:
 
 def weigh(question: str, sources: Sequence[Source]) -> tuple[Question, list[Weighed]]:
     """``sources`` in their order. A term that is everywhere weighs little, one that is nowhere most."""
-    content = asked_terms(respelled(question, [source.text for source in sources]))
+    content = settled(asked_terms(respelled(question, [source.text for source in sources])), sources)
     measure = measure_words(question) if MEASURE in content else None
     readings = [read(source, content, measure) for source in sources]
     held = [reading.held for reading in readings]
-    unknown = {term for term in content if " " in term}.difference(*held)  # it may be written otherwise
-    wanted = Question({term: _weight(term, held) for term in content - unknown})
+    wanted = Question({term: _weight(term, held) for term in content})
     return wanted, [_weighed(place, reading, wanted) for place, reading in enumerate(readings)]
 
 

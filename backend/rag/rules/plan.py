@@ -17,7 +17,7 @@ _EN = tuple(
     re.compile(pattern + _EN_ASPECT + _EN_END, re.IGNORECASE)
     for pattern in (
         rf"\bcompar(?:e|ing|ison (?:of|between))\s+(?:the\s+)?{_A}\s+(?:and|with|to|against|versus|vs\.?)\s+{_B}",
-        rf"\bdifferences?\s+(?:is\s+|are\s+)?(?:there\s+)?between\s+{_A}\s+and\s+{_B}",
+        rf"\bdifferences?\s+(?:is\s+|are\s+)?(?:there\s+)?(?:between|of)\s+{_A}\s+and\s+{_B}",
         rf"\bhow\s+(?:does|do|is|are|did)\s+{_A}\s+(?:differ(?:ent)?)\s+from\s+{_B}",
         rf"\bhow\s+(?:do|are|did)\s+{_A}\s+and\s+{_B}\s+(?:differ|different|compare)",
         rf"^(?!(?:what|which|who|how|when|where|why|in)\b){_A}\s+(?:versus|vs\.?)\s+{_B}",

@@ -41,8 +41,9 @@ class Sentence:
     """A sentence of a source as it stands there, below ``heading``; ``depth`` is above 0 for a heading itself.
 
     ``held`` are the question's terms in it, ``above`` those in the headings and the table's first row above it and in
-    the file name, ``section`` those in the nearest heading that is not the document's title, ``near`` those in it,
-    above it and in the sentence before it; ``words`` are all of its terms.
+    the file name, ``about`` the numbered names that its text is about, ``section`` those in the nearest heading that is
+    not the document's title, ``near`` those in it, above it, what it is about, and in the sentence before it; ``words``
+    are all of its terms.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Sentence:
     opens_table: bool
     held: frozenset[str]
     above: frozenset[str]
+    about: frozenset[str]
     section: frozenset[str]
     near: frozenset[str]
     words: Sequence[str]
@@ -90,9 +92,50 @@ def read(source: Source, content: set[str], measure: re.Pattern[str] | None = No
     return Reading(source, found, frozenset(given))
 
 
+def settled(content: set[str], sources: Sequence[Source]) -> set[str]:
+    """``content`` with the numbered names that ``sources`` know, and without the number that stands in one of them by
+    itself: any 5 says nothing of pump 5. Names that none knows may be written otherwise there, and are left out."""
+    asked = {term for term in content if " " in term}
+    if not asked:
+        return content
+    held = [names for source in sources for text in (source.text, _titles(source)) for _, _, names in _worded(text)]
+    known = asked.intersection(set[str]().union(*held))
+    numbers = {part for name in known for part in name.split() if part[0].isdigit()}
+    return content - (asked - known) - numbers
+
+
+def _titles(source: Source) -> str:
+    return f"{source.filename} {source.heading}"
+
+
 def _held(content: set[str], words: Sequence[str]) -> frozenset[str]:
     """The terms ``content`` that ``words`` hold."""
     return frozenset(content.intersection(words) | content.intersection(numbered_names(words)))
+
+
+class _Subject:
+    """What a text is about as it is read, of the numbered names of a question: ``It delivers 35 litres`` stands where
+    pump 5 was named, until another pump is."""
+
+    def __init__(self, content: set[str]) -> None:
+        self._content = content
+        self._asked = {name for name in content if " " in name}
+        self._kinds = {_kind(name) for name in self._asked}
+        self._terms: frozenset[str] = frozenset()
+
+    def after(self, names: set[str], *, new: bool) -> frozenset[str]:
+        """The question's terms of the name that counts in a sentence with ``names``; ``new`` forgets the one before."""
+        if new:
+            self._terms = frozenset()
+        if self._asked and any(_kind(name) in self._kinds for name in names):
+            named = names & self._asked
+            self._terms = frozenset(self._content.intersection(named.union(*(name.split() for name in named))))
+        return self._terms
+
+
+def _kind(name: str) -> str:
+    """What there are several of: the part of a numbered name that is no number."""
+    return next((part for part in name.split() if not part[0].isdigit()), name)
 
 
 @lru_cache(maxsize=256)
@@ -106,11 +149,12 @@ def _worded(text: str) -> list[tuple[str, list[str], set[str]]]:
 
 
 def _sentences(source: Source, content: set[str], measure: re.Pattern[str] | None) -> Iterator[Sentence]:
-    context = _held(content, terms(f"{source.filename} {source.heading}"))
+    context = _held(content, terms(_titles(source)))
     outside, _, heading = source.heading.rpartition(" > ")
     section = _held(content, terms(heading)) if outside else frozenset[str]()
     path: dict[int, frozenset[str]] = {}
     row = before = frozenset[str]()
+    subject = _Subject(content)
     in_table = False
     for text, words, names in _worded(source.text):
         held = frozenset(content.intersection(words) | (content & names))
@@ -124,5 +168,7 @@ def _sentences(source: Source, content: set[str], measure: re.Pattern[str] | Non
         in_table = text.startswith("|")
         row = held if opens_table else row if in_table else frozenset[str]()
         above = frozenset[str]().union(*path.values(), row, context)
-        yield Sentence(text, heading, depth, opens_table, held, above, section, held | before | above, words)
+        about = subject.after(names, new=in_table or depth > 0)
+        near = held | before | above | about
+        yield Sentence(text, heading, depth, opens_table, held, above, about, section, near, words)
         before = frozenset[str]() if in_table or depth else held

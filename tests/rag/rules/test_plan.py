@@ -16,6 +16,7 @@ from backend.rag.rules import plan_rule
             "Compare the price of Alpha and that of Beta.",
             ["What is the price of Alpha?", "What is the price of Beta?"],
         ),
+        ("What is the difference of pump 7 and pump 8?", ["What is pump 7?", "What is pump 8?"]),
         ("How does Alpha differ from Beta?", ["What is Alpha?", "What is Beta?"]),
         ("How do Alpha and Beta differ?", ["What is Alpha?", "What is Beta?"]),
         ("Alpha vs. Beta", ["What is Alpha?", "What is Beta?"]),
