@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS: dict[str, list[str]] = {
     "turn_cost": [],
     "history": [],
+    "thread_state": [],
     "first_token": [],
     "first_answer": [],
     "burst": [],

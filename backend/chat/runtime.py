@@ -12,6 +12,7 @@ from backend.agents.context import AgentContext
 from backend.agents.lead import LeadAgent, Threads, build_lead_agent, recursion_limit
 from backend.agents.middlewares.budget import PromptBudget, PromptLimits
 from backend.agents.middlewares.sandbox import release_sandbox
+from backend.agents.middlewares.todos import TodosMiddleware
 from backend.agents.tools.knowledge import build_knowledge_tool, resumed_search
 from backend.chat.request_context import ChatRequestContext
 from backend.rag.pipeline import RetrievalPipeline
@@ -25,6 +26,14 @@ Tools:
 - NEEDS_CLARIFICATION and NEEDS_SCOPE_SELECTION mean that the user is being asked: add nothing.
 - NO_KNOWLEDGE means that the documents hold nothing: say so, do not answer from memory.
 - TOOL_CALL_LIMIT_REACHED means that you have all there is: answer now."""
+
+FILE_RULES = """\
+Files:
+- Files that the user uploaded are listed below the question. Read them with read_file, search_uploads, run_python or
+  view_image, never from memory; search_knowledge_base does not see them.
+- An image is shown once, in the message after the call: note then what you need of it.
+- Give sources of uploaded files by name and page, never by a number in brackets.
+- What the user is to get as a file, write below /mnt/user-data/outputs and hand over with present_files."""
 
 SYSTEM_PROMPT = f"""\
 You are an assistant that answers from the user's documents.
@@ -112,11 +121,12 @@ class AgentRuntime:
         Raises ``ValueError``, naming the option, when nothing fits beside the rules and the answer.
         """
         all_tools = [build_knowledge_tool(pipeline), *tools]
-        self._budget = None if limits is None else PromptBudget(limits, SYSTEM_PROMPT, all_tools)
+        rules = SYSTEM_PROMPT if threads is None else f"{SYSTEM_PROMPT}\n\n{FILE_RULES}"
+        self._budget = None if limits is None else PromptBudget(limits, rules, [*all_tools, *TodosMiddleware().tools])
         self._agent = build_lead_agent(
             model,
             all_tools,
-            system_prompt=SYSTEM_PROMPT,
+            system_prompt=rules,
             max_model_calls=max_model_calls,
             budget=self._budget,
             threads=threads,
