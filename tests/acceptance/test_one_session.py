@@ -13,7 +13,7 @@ from tests.acceptance.asking import OPTIONS, QUESTION, clarify, good, hitl_of, p
 from tests.acceptance.metrics import metric
 from tests.acceptance.rack import Rack, rack
 from tests.support.chat_client import Client, Stream, signed_in
-from tests.support.fake_llm import Reply, Request, close_after, hang_after, text, tool_call, wait
+from tests.support.fake_llm import Reply, Request, close_after, hang_after, reset_after, text, tool_call, wait
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -321,6 +321,26 @@ async def test_b16_a_run_that_ends_badly_leaves_no_pointer_and_no_subscriber(
     await until(lambda: nothing_left(at))
     assert await listeners(at) == before
     assert [message["status"] for message in await there.messages()] == ["completed", expected]
+    assert (await there.ask("And now?")).text == "Again."
+    await at.check(here, elsewhere, turns=2)
+
+
+@pytest.mark.parametrize("broken", [reset_after(5), close_after(5), hang_after(5)], ids=["reset", "closed", "silent"])
+async def test_a14_an_answer_that_breaks_off_is_failed_with_its_text_on_every_worker(
+    at: Rack, alice: Client, there: Client, broken: Reply
+):
+    at.llm.script(broken, text("Again."))
+    async with alice.stream() as here, there.follow(here.run_id) as elsewhere:
+        await asyncio.gather(here.end(), elsewhere.end())
+    assert here.response.status_code == 200
+    for seen in (here, elsewhere, await there.replay(here.run_id)):
+        assert seen.types[-4:] == ["trace", "citations", "error", "done"]
+        assert seen.one("error")["code"].startswith("provider_")
+        assert isinstance(seen.one("error")["retryable"], bool)
+        assert (seen.one("done")["status"], seen.text) == ("failed", "one two three four five ")
+    answer = (await there.messages())[-1]
+    assert (answer["status"], answer["content"]) == ("failed", here.text)
+    assert len(at.llm.chats) == 1
     assert (await there.ask("And now?")).text == "Again."
     await at.check(here, elsewhere, turns=2)
 

@@ -108,6 +108,7 @@ REFUSED: dict[str, tuple[Reply, str]] = {
     "404": (status(404, {"error": {"message": "no such model", "code": "model_not_found"}}), "provider_rejected"),
     "429": (status(429, None, {"retry-after": "86400"}), "provider_rate_limited"),
     "500": (status(500, "<html><body>Traceback at /srv</body></html>"), "provider_unavailable"),
+    "empty": (status(500, None), "provider_unavailable"),
     "html": (status(200, "<html>please log in</html>"), "provider_protocol"),
     "no_http": (wire(b"SSH-2.0-OpenSSH\r\n"), "provider_unavailable"),
 }
