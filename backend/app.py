@@ -192,7 +192,7 @@ async def _open_index(stack: AsyncExitStack, settings: Settings) -> tuple[Embedd
     try:
         index = await open_index(settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
     except StorageUnavailable as error:
-        raise ValueError("INDEX_URL: the index cannot be opened; `citewire reindex` makes it anew") from error
+        raise ValueError("INDEX_URL: the index cannot be reached or opened; `citewire reindex` makes one that is lost anew") from error
     stack.push_async_callback(index.aclose)
     return embedder, index
 

@@ -1,10 +1,15 @@
 """Settings of the documents: limits of an upload and of the parser, and where the index lies."""
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator
+
+_SERVER = ("http://", "https://")
 
 
 class KnowledgeConfig(BaseModel):
-    """Sizes are in bytes, times in seconds. Without ``index_url`` the index lies in ``DATA_DIR/index``."""
+    """Sizes are in bytes, times in seconds. Without ``index_url`` the index lies in ``DATA_DIR/index``.
+
+    An address there is that of a Milvus server, and ``index_token`` its ``user:password`` or key.
+    """
 
     max_upload_bytes: int = Field(default=52_428_800, ge=1)
     parse_max_pages: int = Field(default=5_000, ge=1)
@@ -15,6 +20,12 @@ class KnowledgeConfig(BaseModel):
     max_files_per_session: int = Field(default=50, ge=1)
     max_bytes_per_user: int = Field(default=524_288_000, ge=1)
     index_url: str | None = None
+    index_token: SecretStr | None = None
+
+    @property
+    def on_index_server(self) -> bool:
+        """Whether the index is a server's."""
+        return (self.index_url or "").lower().startswith(_SERVER)
 
     @field_validator("index_url", mode="before")
     @classmethod
@@ -22,6 +33,11 @@ class KnowledgeConfig(BaseModel):
         if not isinstance(value, str):
             return value
         value = value.strip()
-        if value.lower().startswith(("http://", "https://")):
-            raise ValueError("INDEX_URL must be a directory or an s3:// address; index servers are not supported yet")
+        if value.lower().startswith(_SERVER) and "@" in value:
+            raise ValueError("INDEX_URL must be without a user and password; they are INDEX_TOKEN")
         return value or None
+
+    @field_validator("index_token", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: object) -> object:
+        return None if isinstance(value, str) and not value.strip() else value

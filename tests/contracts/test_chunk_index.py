@@ -13,6 +13,8 @@ from backend.infra.analyze import analyze, analyze_query
 from backend.knowledge.index.base import ChunkIndex, IndexHits, IndexRebuild, IndexRow
 from backend.knowledge.index.lance import LanceChunkIndex, LanceRebuild
 from backend.knowledge.index.memory import MemoryChunkIndex, MemoryRebuild, MemoryStore
+from backend.knowledge.index.milvus import MilvusChunkIndex, MilvusRebuild
+from tests.support.milvus import milvus_lite
 from tests.support.waiting import until
 
 ALICE, BOB = uuid4(), uuid4()
@@ -26,12 +28,20 @@ class Place:
         self._kind = kind
         self._directory = str(directory)
         self._store = MemoryStore()
+        self._url = ""
         self.opened = contextlib.AsyncExitStack()
+
+    def _milvus(self) -> str:
+        if not self._url:
+            self._url = self.opened.enter_context(milvus_lite(self._directory))
+        return self._url
 
     async def handle(self) -> ChunkIndex:
         index: ChunkIndex = MemoryChunkIndex(DIMENSIONS, self._store)
         if self._kind == "lance":
             index = await LanceChunkIndex.open(self._directory, dimensions=DIMENSIONS, embedder="test")
+        elif self._kind == "milvus":
+            index = await MilvusChunkIndex.open(self._milvus(), dimensions=DIMENSIONS, embedder="test")
         self.opened.push_async_callback(index.aclose)
         return index
 
@@ -39,13 +49,15 @@ class Place:
         rebuild: IndexRebuild
         if self._kind == "lance":
             rebuild = await LanceRebuild.open(self._directory, dimensions=DIMENSIONS, embedder="test")
+        elif self._kind == "milvus":
+            rebuild = await MilvusRebuild.open(self._milvus(), dimensions=DIMENSIONS, embedder="test")
         else:
             rebuild = MemoryRebuild(DIMENSIONS, self._store)
         self.opened.push_async_callback(rebuild.aclose)
         return rebuild
 
 
-@pytest.fixture(params=["memory", "lance"])
+@pytest.fixture(params=["memory", "lance", "milvus"])
 async def place(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIterator[Place]:
     place = Place(request.param, data_dir)
     async with place.opened:

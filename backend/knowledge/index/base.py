@@ -14,6 +14,9 @@ from backend.errors import StorageUnavailable
 
 logger = logging.getLogger(__name__)
 
+NOBODY = UUID(int=0)
+"""The owner in an index of what came with the install."""
+
 Arm = Literal["dense", "sparse"]
 Mode = Literal["hybrid", "dense", "sparse"]
 

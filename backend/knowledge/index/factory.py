@@ -1,6 +1,8 @@
 """Chooses the index adapter."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from backend.infra.files import INDEX
 from backend.knowledge.config import KnowledgeConfig
@@ -10,12 +12,30 @@ from backend.knowledge.index.lance import LanceChunkIndex, LanceRebuild
 
 async def open_index(config: KnowledgeConfig, data_dir: Path, *, dimensions: int, embedder: str) -> ChunkIndex:
     """The index that ``config.index_url`` names, by default the one below ``data_dir``; raises as ``open`` does."""
+    if config.on_index_server:
+        made = _milvus().MilvusChunkIndex
+        return await made.open(config.index_url, _token(config), dimensions=dimensions, embedder=embedder)
     return await LanceChunkIndex.open(_uri(config, data_dir), dimensions=dimensions, embedder=embedder)
 
 
 async def open_rebuild(config: KnowledgeConfig, data_dir: Path, *, dimensions: int, embedder: str) -> IndexRebuild:
     """A rebuild of that index; the one that was left unfinished, if there is one. Raises as ``open`` does."""
+    if config.on_index_server:
+        made = _milvus().MilvusRebuild
+        return await made.open(config.index_url, _token(config), dimensions=dimensions, embedder=embedder)
     return await LanceRebuild.open(_uri(config, data_dir), dimensions=dimensions, embedder=embedder)
+
+
+def _milvus() -> Any:
+    """Its library is an extra, and is loaded where it is chosen only."""
+    try:
+        return import_module("backend.knowledge.index.milvus")
+    except ModuleNotFoundError as error:
+        raise ValueError('INDEX_URL: an index server needs `pip install "citewire[milvus]"`') from error
+
+
+def _token(config: KnowledgeConfig) -> str:
+    return config.index_token.get_secret_value() if config.index_token is not None else ""
 
 
 def _uri(config: KnowledgeConfig, data_dir: Path) -> str:

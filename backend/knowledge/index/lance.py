@@ -19,7 +19,7 @@ from lancedb.query import MatchQuery
 from lancedb.table import AsyncTable
 
 from backend.errors import StorageUnavailable
-from backend.knowledge.index.base import ARM_DEPTH, Arm, ArmHits, IndexHits, IndexRow, ask
+from backend.knowledge.index.base import ARM_DEPTH, NOBODY, Arm, ArmHits, IndexHits, IndexRow, ask
 from backend.knowledge.index.lance_tables import (
     ANN_ROWS,
     FAILURES,
@@ -35,9 +35,6 @@ from backend.knowledge.index.lance_tables import (
 )
 
 logger = logging.getLogger(__name__)
-
-NOBODY = UUID(int=0)
-"""The owner in the index of what came with the install."""
 
 SEARCH_SECONDS, WRITE_SECONDS, SCAN_SECONDS = 10.0, 60.0, 300.0
 FOLD_SECONDS, BUILD_SECONDS = 600.0, 4 * 3600.0
