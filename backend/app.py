@@ -18,7 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import Pool, QueuePool
 
 from backend import __version__
+from backend.agents.lead import Threads
 from backend.agents.middlewares.budget import PromptLimits
+from backend.agents.tools.files import SANDBOXED, build_file_tools
+from backend.agents.tools.thread import ThreadTools
 from backend.agents.tools.weather import build_weather, build_weather_tool
 from backend.api.deps import Services
 from backend.api.router import api_router, install
@@ -28,6 +31,8 @@ from backend.chat.removal import AccountRemoval
 from backend.chat.runtime import AgentRuntime
 from backend.chat.service import ChatService
 from backend.chat.storage import ConversationStorage
+from backend.chat.thread_files import ThreadFiles
+from backend.chat.titles import rule_title
 from backend.errors import StorageUnavailable
 from backend.infra.cache import Cache, create_redis
 from backend.infra.database.connections import connections_allowed
@@ -50,9 +55,12 @@ from backend.metrics import PENDING_EVENTS, POOL_CONNECTIONS, watch
 from backend.rag.pipeline import RetrievalPipeline
 from backend.rag.rerank import build_reranker
 from backend.rag.rules import SCHEMA_RULES, answer_from_passages, answer_from_uploads
+from backend.sandbox.local import LocalSandboxes
 from backend.settings import Settings, load_settings
 from backend.tracing import check_tracing, start_tracing
 
+FILE_SWEEP_SECONDS = 3_600.0
+"""Between two looks for directories of conversations that are gone."""
 SWEEP_SECONDS = 60.0
 """Between two sweeps of the library (unfinished versions are taken back, purges done) and two looks at the index."""
 
@@ -83,8 +91,9 @@ async def services(settings: Settings, *, migrated: bool = False) -> AsyncGenera
         cache = await _cache(stack, settings)
         limiter = RateLimiter(cache)
         knowledge, count_tokens = await _knowledge(stack, settings, engine)
+        files = _files(stack, settings, engine)
         models = _models(stack, settings)
-        runtime = await _runtime(stack, settings, models, knowledge, count_tokens)
+        runtime = await _runtime(stack, settings, models, knowledge, count_tokens, files)
         chat = ChatService(
             engine,
             cache,
@@ -97,6 +106,7 @@ async def services(settings: Settings, *, migrated: bool = False) -> AsyncGenera
             title_model=models.fast if settings.model_titles and not models.extractive else None,
             existing=knowledge.existing,
             upkeep=upkeep,
+            data_dir=settings.data_dir,
         )
         await chat.start()
         stack.push_async_callback(chat.close)
@@ -109,6 +119,7 @@ async def services(settings: Settings, *, migrated: bool = False) -> AsyncGenera
             rate_limiter=limiter,
             auth=create_auth_service(engine, settings, secret),
             chat=chat,
+            files=files,
             knowledge=knowledge,
             api_config=settings,
             auth_config=settings,
@@ -220,6 +231,7 @@ async def _runtime(
     models: ChatModels,
     knowledge: KnowledgeBase,
     count_tokens: Callable[[str], int],
+    files: ThreadFiles,
 ) -> AgentRuntime:
     limits = PromptLimits(settings.prompt_max_tokens, settings.answer_max_tokens, count_tokens)
     http = await stack.enter_async_context(httpx.AsyncClient())
@@ -234,13 +246,24 @@ async def _runtime(
         grade=models.grade,
         passage_tokens=limits.window - limits.answer - DECISION_RULES_TOKENS,
     )
+    sandboxes = LocalSandboxes(files.locate, settings.sandbox_limits, processes=settings.sandbox_processes)
+    stack.push_async_callback(sandboxes.aclose)
     return AgentRuntime(
         models.main,
         pipeline,
-        [weather],
+        [weather, *build_file_tools(ThreadTools(files.locate, sandboxes, settings))],
         max_model_calls=settings.llm_max_calls_per_turn,
         limits=None if models.extractive else limits,
+        threads=Threads(files.locate, sandboxes, SANDBOXED, rule_title, files.listing),
     )
+
+
+def _files(stack: AsyncExitStack, settings: Settings, engine: AsyncEngine) -> ThreadFiles:
+    files = ThreadFiles(
+        engine, settings.data_dir, max_files=settings.max_files_per_session, max_bytes=settings.max_bytes_per_user
+    )
+    stack.push_async_callback(_end, asyncio.create_task(every(FILE_SWEEP_SECONDS, files.sweep)))
+    return files
 
 
 @asynccontextmanager
@@ -351,7 +374,7 @@ async def account_removal(settings: Settings) -> AsyncGenerator[AccountRemoval]:
     """What the end of an account needs; as :func:`accounts`."""
     async with AsyncExitStack() as stack:
         auth, engine = await _accounts(stack, settings)
-        storage = ConversationStorage(engine, await _cache(stack, settings))
+        storage = ConversationStorage(engine, await _cache(stack, settings), settings.data_dir)
         knowledge, _ = await _knowledge(stack, settings, engine)
         yield AccountRemoval(auth, storage, knowledge)
 

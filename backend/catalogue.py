@@ -81,6 +81,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "step_no_documents": ("There are no documents yet", "尚未上传任何文档"),
     # what was done
     "document_ready": ("The document can be asked about.", "文档已可供提问。"),
+    "upload_deleted": ("The file was removed.", "文件已移除。"),
     "document_deleted": ("The document was deleted.", "文档已删除。"),
     "hitl_dismissed": ("The question waits no longer.", "已不再等待该问题的回答。"),
     "session_deleted": ("The conversation was deleted.", "会话已删除。"),

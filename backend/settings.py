@@ -12,6 +12,7 @@ from backend.chat.config import ChatConfig
 from backend.infra.config import EmbeddingConfig, ModelConfig, StorageConfig
 from backend.knowledge.config import KnowledgeConfig
 from backend.rag.config import RagConfig
+from backend.sandbox.config import SandboxConfig
 
 
 class ServerConfig(BaseModel):
@@ -56,6 +57,7 @@ class Settings(  # pyright: ignore[reportIncompatibleVariableOverride]  # plain 
     AgentsConfig,
     ChatConfig,
     KnowledgeConfig,
+    SandboxConfig,
     AuthConfig,
     ApiConfig,
     ServerConfig,

@@ -17,6 +17,7 @@ from backend.auth.config import AuthConfig
 from backend.auth.service import AuthService
 from backend.catalogue import Language, choose_language
 from backend.chat.service import ChatService
+from backend.chat.thread_files import ThreadFiles
 from backend.errors import NotFound, Unauthorized
 from backend.infra.cache import Cache
 from backend.infra.rate_limit import RateLimiter
@@ -33,6 +34,7 @@ class Services:
     rate_limiter: RateLimiter
     auth: AuthService
     chat: ChatService
+    files: ThreadFiles
     knowledge: KnowledgeBase
     api_config: ApiConfig
     auth_config: AuthConfig

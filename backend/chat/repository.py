@@ -288,16 +288,17 @@ async def set_title(connection: AsyncConnection, user_id: UUID, session_id: str,
 
 async def delete_sessions(
     connection: AsyncConnection, user_id: UUID, session_id: str | None, limit: int
-) -> list[tuple[str, int]]:
+) -> list[tuple[str, int, UUID]]:
     """Delete one session of the user, or ``limit`` of them, with all that hangs on them.
 
-    Gives of each its id and a version above any it ever had.
+    Gives of each its id, a version above any it ever had, and the id of its row.
     """
     chosen = select(ChatSession.id).where(ChatSession.user_id == user_id).limit(limit)
     if session_id is not None:
         chosen = chosen.where(ChatSession.session_id == session_id)
-    statement = delete(ChatSession).where(ChatSession.id.in_(chosen)).returning(ChatSession.session_id, _next_version)
-    return [(name, version) for name, version in await connection.execute(statement)]
+    statement = delete(ChatSession).where(ChatSession.id.in_(chosen))
+    gone = await connection.execute(statement.returning(ChatSession.session_id, _next_version, ChatSession.id))
+    return [(name, version, row) for name, version, row in gone]
 
 
 async def add_purge(connection: AsyncConnection, kind: str, target: str) -> UUID:

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
 import orjson
@@ -85,10 +86,11 @@ class ChatService:
         title_model: BaseChatModel | None = None,
         existing: ExistingDocuments | None = None,
         upkeep: AsyncEngine | None = None,
+        data_dir: Path | None = None,
     ) -> None:
         """``note_model`` makes the running notes, ``title_model`` the titles; without one there are none, or those by
         rule. ``existing`` tells which documents of old
-        answers there still are.
+        answers there still are. Files of conversations lie below ``data_dir``; without one there are none.
 
         ``upkeep`` has a connection that requests cannot take: without one a crowd that waits for connections also
         keeps leases from being renewed, and every run of the worker is lost."""
@@ -99,7 +101,7 @@ class ChatService:
         self._rate = chat_rate_per_minute
         self._worker_id = str(uuid7())
         self._draining = False
-        self.storage = ConversationStorage(engine, cache)
+        self.storage = ConversationStorage(engine, cache, data_dir)
         self._wakeups = Wakeups(cache)
         own = upkeep or engine
         self._hub = EventHub(own, self._wakeups, worker_id=self._worker_id, memory_log=config.event_memory_log)

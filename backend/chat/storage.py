@@ -5,6 +5,7 @@ PostgreSQL is the truth. A copy is used only when its version is the row's versi
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -33,13 +34,17 @@ from backend.chat.turn_repository import Claimed, Finished
 from backend.errors import IdempotencyConflict, RunActive, StaleHitl, TooManyRuns, Unauthorized, ValidationFailed
 from backend.infra.cache import Cache
 from backend.infra.database.engine import reading, transaction
+from backend.infra.thread_store import remove_thread
+from backend.infra.threads import locate_thread, thread_id_of
+from backend.log import get_logger
 from backend.schemas.chat import MessageInfo, SessionInfo, SessionListResponse, normalize_rag_trace
 from backend.text import clean_json
 
 LIST_PAGE = 50
 """Sessions in the default page of a list, the only one that is cached."""
 
-_CACHE_OUTBOX = "session_cache"
+_log = get_logger(__name__)
+_CACHE_OUTBOX, _FILES_OUTBOX = "session_cache", "thread_files"
 
 
 class ConversationStorage:
@@ -49,9 +54,11 @@ class ConversationStorage:
     Redis is never seen.
     """
 
-    def __init__(self, engine: AsyncEngine, cache: Cache) -> None:
+    def __init__(self, engine: AsyncEngine, cache: Cache, data_dir: Path | None = None) -> None:
+        """Files of sessions lie below ``data_dir``; without one there are none."""
         self._engine = engine
         self._cache = SessionCache(cache)
+        self._data_dir = data_dir
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- keys and conversion ---
@@ -303,7 +310,8 @@ class ConversationStorage:
     async def delete_session(self, user_id: UUID, session_id: str) -> bool:
         """Delete a session with messages, runs and events. False when there was none.
 
-        The copy in Redis is named in the outbox in the same transaction, so that it goes even if Redis is away now.
+        The copy in Redis and the thread's files are named in the outbox in the same transaction, so that they go even
+        if that cannot be done now.
         """
         return await self._delete(user_id, session_id, limit=1) == 1
 
@@ -315,24 +323,46 @@ class ConversationStorage:
         async with transaction(self._engine) as connection:
             list_version = await repository.lock_user(connection, user_id) or 0
             gone = await repository.delete_sessions(connection, user_id, session_id, limit)
-            targets = [f"{user_id}:{version}:{list_version}:{name}" for name, version in gone]
-            outbox = [await repository.add_purge(connection, _CACHE_OUTBOX, target) for target in targets]
-        for row, target in zip(outbox, targets, strict=True):
-            await self._purge(row, target)
-        return len(targets)
+            targets = [
+                target
+                for name, version, row in gone
+                for target in (
+                    (_CACHE_OUTBOX, f"{user_id}:{version}:{list_version}:{name}"),
+                    (_FILES_OUTBOX, thread_id_of(user_id, row)),
+                )
+                if target[0] == _CACHE_OUTBOX or self._data_dir is not None
+            ]
+            outbox = [await repository.add_purge(connection, kind, target) for kind, target in targets]
+        for row, (kind, target) in zip(outbox, targets, strict=True):
+            await self._purge(row, kind, target)
+        return len(gone)
 
     async def sweep_deleted(self) -> None:
-        """Finish deletions whose copy could not be removed at once."""
-        async with reading(self._engine) as connection:
-            waiting = await repository.purges(connection, _CACHE_OUTBOX, limit=100)
-        for outbox, target in waiting:
-            await self._purge(outbox, target)
+        """Finish deletions whose copy or files could not be removed at once."""
+        for kind in (_CACHE_OUTBOX, _FILES_OUTBOX):
+            async with reading(self._engine) as connection:
+                waiting = await repository.purges(connection, kind, limit=100)
+            for outbox, target in waiting:
+                await self._purge(outbox, kind, target)
 
-    async def _purge(self, outbox: UUID, target: str) -> None:
-        user_id, version, list_version, session_id = target.split(":", 3)
-        if await self._cache.bury(UUID(user_id), session_id, int(version), int(list_version)):
+    async def _purge(self, outbox: UUID, kind: str, target: str) -> None:
+        if await (self._bury(target) if kind == _CACHE_OUTBOX else self._remove_files(target)):
             async with transaction(self._engine) as connection:
                 await repository.drop_purge(connection, outbox)
+
+    async def _bury(self, target: str) -> bool:
+        user_id, version, list_version, session_id = target.split(":", 3)
+        return await self._cache.bury(UUID(user_id), session_id, int(version), int(list_version))
+
+    async def _remove_files(self, thread_id: str) -> bool:
+        if self._data_dir is None:
+            return False
+        try:
+            await asyncio.to_thread(remove_thread, locate_thread(self._data_dir, thread_id))
+        except OSError as error:
+            _log.warning("files_not_removed", error=type(error).__name__)
+            return False
+        return True
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """Keep a copy up to date without letting the answer wait for it: a stale one is told by its version."""

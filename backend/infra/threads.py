@@ -9,6 +9,8 @@ from uuid import UUID
 
 from backend.infra.files import THREADS
 
+VIRTUAL_ROOT = "/mnt/user-data"
+"""Where tools and sandboxes see the directories of a thread."""
 WORKSPACE, UPLOADS, OUTPUTS = "workspace", "uploads", "outputs"
 AREAS = (WORKSPACE, UPLOADS, OUTPUTS)
 

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-VIRTUAL_ROOT = "/mnt/user-data"
-"""Where the directories of a thread are mounted, in every sandbox and for every tool."""
-
 Exceeded = Literal["time", "memory", "sleep", "recursion", "output", "calls", "storage"]
 
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from backend.infra.quota import used
-from backend.infra.threads import AREAS, UPLOADS, ThreadPaths
+from backend.infra.threads import AREAS, UPLOADS, VIRTUAL_ROOT, ThreadPaths
 from backend.sandbox.base import (
-    VIRTUAL_ROOT,
     Exceeded,
     Execution,
     SandboxBusy,
