@@ -57,8 +57,8 @@ class RequestContextMiddleware:
 class GateMiddleware:
     """Refuses, in this order: a token in the query, a body without a valid token, a body too large, a body not JSON.
 
-    Bodies of uploads (``UPLOAD_PREFIX``, ``THREAD_UPLOADS``) are counted while they stream; all others are read here, in
-    full and within ``BODY_TIMEOUT_SECONDS``, and must be strict JSON: UTF-8, no NaN, no repeated keys, no nesting
+    Bodies of uploads (``UPLOAD_PREFIX``, ``THREAD_UPLOADS``) are counted while they stream; all others are read here,
+    in full and within ``BODY_TIMEOUT_SECONDS``, and must be strict JSON: UTF-8, no NaN, no repeated keys, no nesting
     beyond ``MAX_JSON_DEPTH`` (the framework's parser accepts all of that, and what comes after it may not).
     """
 

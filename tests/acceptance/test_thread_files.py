@@ -1,13 +1,11 @@
 """A conversation with files, end to end: uploads, tools, artifacts, and nothing of it for anybody else."""
 
-import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from PIL import Image
 from sqlalchemy import URL
 
 from tests.acceptance.running import Running, running
@@ -45,7 +43,8 @@ async def put(client: Client, session_id: str, *files: tuple[str, bytes]) -> lis
 
 def tool_results(at: Running) -> list[str]:
     """What the tools have told the model, in the last request."""
-    found = ([item for item in request.body.get("messages", []) if item["role"] == "tool"] for request in at.llm.requests)
+    requests = (request.body.get("messages", []) for request in at.llm.requests)
+    found = ([item for item in messages if item["role"] == "tool"] for messages in requests)
     return [message["content"] for message in [items for items in found if items][-1]]
 
 

@@ -20,6 +20,8 @@ TOOL_NAME = "view_image"
 def build_view_image(tools: ThreadTools) -> BaseTool:
     """The tool over ``tools``; it adds to ``viewed_images``."""
 
+    one_at_a_time = asyncio.Semaphore(1)  # for their memory
+
     @tool(TOOL_NAME)
     @told
     async def view_image(path: str, runtime: Runtime) -> Command[Any]:
@@ -29,7 +31,8 @@ def build_view_image(tools: ThreadTools) -> BaseTool:
             path: The image, like /mnt/user-data/uploads/photo.jpg.
         """
         found = virtual_path(path)
-        image = await asyncio.to_thread(_read, tools.paths(runtime), found)
+        async with one_at_a_time:
+            image = await asyncio.to_thread(_read, tools.paths(runtime), found)
         shown = ViewedImageData(base64=image.base64, mime_type=image.mime_type)
         text = f"{found} ({image.width} x {image.height} pixels) is shown in the next message"
         message = ToolMessage(text, tool_call_id=runtime.tool_call_id, name=TOOL_NAME)
