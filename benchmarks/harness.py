@@ -87,13 +87,16 @@ async def _listening(url: str) -> None:
 
 
 @asynccontextmanager
-async def citewire(model_url: str | None, **env: str) -> AsyncIterator[Target]:
-    """A whole Citewire with embedded servers on a throw-away data directory, and one account."""
+async def citewire(model_url: str | None, *, module: str = "backend", **env: str) -> AsyncIterator[Target]:
+    """A whole Citewire with embedded servers on a throw-away data directory, and one account.
+
+    ``module`` is what is run, for a server that differs in one thing.
+    """
     data_dir = Path(tempfile.mkdtemp(prefix="citewire-bench-"))
     data_dir.chmod(0o711)
     model = {"LLM_BASE_URL": model_url, "LLM_MODEL": "scripted", "LLM_API_KEY": "none"} if model_url else {}
     try:
-        async with ServerProcess(data_dir, env={**_LIMITS, **model, **env}) as server:
+        async with ServerProcess(data_dir, env={**_LIMITS, **model, **env}, module=module) as server:
             headers = {"Authorization": f"Bearer {await register(server.url)}"}
             yield Target("citewire", server.url, "/chat/stream", headers, server.pid)
     finally:

@@ -36,8 +36,8 @@ class ServerProcess:
     """``database_url`` and ``redis_url`` absent: the server runs its embedded ones in ``data_dir``.
 
     ``env`` adds variables (``LLM_BASE_URL``, ``LEASE_SECONDS`` …) to an otherwise empty environment; no ``.env`` is
-    read. ``arguments`` follow ``serve``; ``python`` is the interpreter of another install. The port is chosen once and
-    stays over restarts.
+    read. ``arguments`` follow ``serve``; ``python`` is the interpreter of another install, ``module`` what it runs. The
+    port is chosen once and stays over restarts.
     """
 
     def __init__(
@@ -49,12 +49,14 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         python: Path | None = None,
+        module: str = "backend",
     ) -> None:
         self.port = free_port()
         self.env = _environment(data_dir, self.port, database_url, redis_url) | dict(env or {})
         self._data_dir = data_dir
         self._arguments = arguments
         self._python = python or Path(sys.executable)
+        self._module = module
         self._embedded = (database_url is None, redis_url is None)
         self._home = Path(tempfile.mkdtemp(prefix="citewire-server-"))
         self._process: asyncio.subprocess.Process | None = None
@@ -99,7 +101,7 @@ class ServerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 self._python,
                 "-m",
-                "backend",
+                self._module,
                 "serve",
                 *self._arguments,
                 cwd=self._home,
