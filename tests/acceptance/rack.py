@@ -72,9 +72,16 @@ class Rack:
 
 @asynccontextmanager
 async def rack(
-    postgres_url: URL, valkey_url: str, name: str, env: Mapping[str, str] | None = None, *, peer: bool = False
+    postgres_url: URL,
+    valkey_url: str,
+    name: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    peer: bool = False,
+    peer_env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Rack]:
-    """A started server behind proxies, with ``peer`` two; ``name`` names its database."""
+    """A started server behind proxies, with ``peer`` two; ``name`` names its database, ``peer_env`` is of the second
+    alone."""
     async with AsyncExitStack() as stack:
         data_dir = Path(stack.enter_context(TemporaryDirectory(prefix="citewire-rack-", ignore_cleanup_errors=True)))
         database = await stack.enter_async_context(own_database(postgres_url, name))
@@ -89,7 +96,7 @@ async def rack(
             **(env or {}),
         }
         servers: list[ServerProcess] = []
-        for _ in range(1 + peer):
-            server = ServerProcess(data_dir, database_url=through, redis_url=redis_url, env=settings)
+        for own in [{}, peer_env or {}][: 1 + peer]:
+            server = ServerProcess(data_dir, database_url=through, redis_url=redis_url, env={**settings, **own})
             servers.append(await stack.enter_async_context(server))
         yield Rack(servers[0], llm, database, valkey_url, postgres, redis, servers[1] if peer else None)

@@ -228,6 +228,8 @@ class _Connection(asyncio.Protocol):
                 await asyncio.sleep(0)
             elif isinstance(step, float | int):
                 await self._pause(step)
+            elif isinstance(step, asyncio.Event):
+                await step.wait()
             elif step is Action.HANG:
                 await self._lost.wait()
             elif step is Action.RESET:

@@ -18,7 +18,7 @@ class Action(enum.Enum):
     HANG = enum.auto()
 
 
-Step = bytes | float | Action
+Step = bytes | float | Action | asyncio.Event
 
 
 @dataclass
@@ -123,8 +123,11 @@ def json_reply(body: object) -> Reply:
     return status(200, body)
 
 
-def raw(*pieces: bytes | float, content_type: str = "text/event-stream", end: Action | None = None) -> Reply:
-    """A 200 stream whose body is exactly ``pieces`` (numbers are pauses), ended in order or by ``end``."""
+def raw(
+    *pieces: bytes | float | asyncio.Event, content_type: str = "text/event-stream", end: Action | None = None
+) -> Reply:
+    """A 200 stream whose body is exactly ``pieces`` (numbers are pauses, events waited for), ended in order or by
+    ``end``."""
     framed = [_chunked(piece) if isinstance(piece, bytes) else piece for piece in pieces]
     return Reply(lambda _: [_stream_head(content_type), *framed, end or b"0\r\n\r\n"])
 

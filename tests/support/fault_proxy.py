@@ -14,7 +14,7 @@ from typing import Literal, Self
 from tests.support.sockets import reset
 
 Upstream = str | tuple[str, int] | Path
-Fault = Literal["cut", "cut_reply", "blackhole"] | float
+Fault = Literal["cut", "cut_reply", "blackhole", "mute"] | float
 
 
 @dataclass
@@ -22,7 +22,8 @@ class Rule:
     """What happens when the client sends ``pattern``; ``times`` it still applies (None: always), ``hits`` so far.
 
     ``cut``: RST before the upstream sees the bytes. ``cut_reply``: the upstream gets them, its answer is lost in an
-    RST. ``blackhole``: this connection says nothing more. A number: seconds to wait before the bytes go on.
+    RST. ``blackhole``: this connection says nothing more. ``mute``: the upstream gets them, and nothing comes back on
+    this connection. A number: seconds to wait before the bytes go on.
     """
 
     pattern: bytes
@@ -147,6 +148,7 @@ class _Link:
         self.writers = writers
         self._proxy = proxy
         self._lose_reply = False
+        self._mute = False
 
     def cut(self) -> None:
         for writer in self.writers:
@@ -163,7 +165,7 @@ class _Link:
             for rule in self._proxy.rules:
                 keep = len(rule.pattern) - 1
                 if rule.applies(tail[-keep:] + data if keep else data):
-                    await self._fault(rule.action)
+                    await self._fault(rule.action, reader)
             longest = max((len(rule.pattern) for rule in self._proxy.rules), default=0)
             tail = (tail + data)[-longest:] if longest else b""
             await self._proxy.pass_on(data, writer)
@@ -173,16 +175,22 @@ class _Link:
         while data := await reader.read(65536):
             if self._lose_reply:
                 self.cut()
-            await self._proxy.pass_on(data, writer)
+            if not self._mute:
+                await self._proxy.pass_on(data, writer)
         writer.write_eof()
 
-    async def _fault(self, action: Fault) -> None:
+    async def _fault(self, action: Fault, reader: asyncio.StreamReader) -> None:
         if action == "cut":
             self.cut()
             await asyncio.sleep(0)
         elif action == "cut_reply":
             self._lose_reply = True
+        elif action == "mute":
+            self._mute = True
         elif action == "blackhole":
-            await asyncio.Event().wait()
+            while await reader.read(65536):
+                pass
+            self.cut()  # the client has left
+            await asyncio.sleep(0)
         else:
             await asyncio.sleep(action)

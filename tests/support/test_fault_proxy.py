@@ -125,6 +125,17 @@ async def test_cut_reply_lets_the_upstream_work(proxy: FaultProxy, echo: Echo):
     assert echo.received == b"COMMIT"
 
 
+async def test_mute_lets_the_upstream_work_and_tells_nothing(proxy: FaultProxy, echo: Echo):
+    proxy.on_bytes(b"COMMIT", "mute")
+    async with connected(proxy) as client:
+        for sent in (b"COMMIT", b"b"):
+            with pytest.raises(TimeoutError):
+                await client.ask(sent, timeout=0.2)
+        async with connected(proxy) as other:
+            assert await other.ask(b"c") == b"c"
+    assert echo.received == b"COMMITbc"
+
+
 async def test_triggered_black_hole_and_delay_touch_one_connection(proxy: FaultProxy):
     proxy.on_bytes(b"hole", "blackhole")
     proxy.on_bytes(b"slow", 0.1)
