@@ -1,9 +1,10 @@
-"""Runs the scripts one after another and writes docs/performance.md from their figures."""
+"""Runs the scripts one after another; writes build/bench.json and, from it, docs/performance.md."""
 
 import argparse
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,24 @@ SCRIPTS: dict[str, list[str]] = {
     "start": [],
     "routes": [],
 }
+HEADLINES: dict[str, list[str]] = {
+    "turn_cost": ["ratio", "tokens_per_cpu_second/citewire", "tokens_per_cpu_second/minimal"],
+    "history": ["ratios/cpu_ms", "ratios/transactions", "ratios/log_bytes"],
+    "thread_state": ["state_growth_after_warm_up", "images_a_turn"],
+    "first_token": ["over_provider_ms"],
+    "burst": ["ratio_p99", "failed", "first_content_seconds/citewire", "first_content_seconds/minimal"],
+    "streams": ["errors", "p99_gap_beyond_provider_ms/citewire", "resident_kilobytes_a_stream/citewire"],
+    "log_cost": ["share"],
+    "repair": ["another_worker_seconds", "started_anew_seconds"],
+    "retrieval": ["query_ms/hybrid"],
+    "sub_questions": ["times", "without_provider/times"],
+    "loop": ["callback_cpu_ms/extractive/max", "callback_cpu_ms/provider/max"],
+    "quality": ["answers/en/contains", "answers/zh/contains", "retrieval/en/arms/hybrid/ndcg@10"],
+    "start": ["later_start_seconds", "resident_mb"],
+}
+"""What the table shows of a figure: paths into its JSON."""
+LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "asyncpg", "langchain", "langgraph", "lancedb")
+RESULTS = ROOT / "build" / "bench.json"
 FULL: dict[str, list[str]] = {"retrieval": ["--leaves", "1000000"]}
 
 
@@ -43,14 +62,37 @@ def measure(name: str, arguments: list[str]) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+def headline(figure: dict[str, Any]) -> str:
+    """The figures that the target is about, for the table."""
+    found = []
+    for path in HEADLINES.get(figure["figure"], ()):
+        value: Any = figure
+        for part in path.split("/"):
+            value = value[part]
+        label = path.replace("_", " ").replace("/", ", ")
+        found.append(f"{label}: {spread(value) if isinstance(value, dict) else value}")
+    return "; ".join(found)
+
+
+def spread(value: dict[str, Any]) -> str:
+    """A median with the least and the greatest."""
+    return f"{value['median']} ({value['min']} to {value['max']})"
+
+
 def page(found: list[dict[str, Any]]) -> str:
-    """``docs/performance.md``: each figure with its target, as measured."""
+    """``docs/performance.md``: a table of all figures, then each with its target, as measured."""
     machine = found[0]["machine"]
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
     parts = [
         "# Performance\n",
         "Written by `make bench`, which measures two things in each run, because machines differ: read the ratios, not "
-        "the milliseconds. Every script is in `benchmarks/` and prints the JSON that stands here.\n",
-        f"Machine: {machine['cores']} cores, {machine['platform']}, Python {machine['python']}.\n",
+        "the milliseconds. Every script is in `benchmarks/` and prints the JSON that stands here; where a spread is "
+        "given it is the median with the least and the greatest. `python -m benchmarks.compare OLD.json NEW.json` sets "
+        "two runs side by side (`build/bench.json` is the last one).\n",
+        f"Machine: {machine['cores']} cores, {machine['platform']}, Python {machine['python']}; {versions}.\n",
+        "| figure | target | measured |\n|---|---|---|",
+        *(f"| [{one['figure']}](#{one['figure']}) | {one['target']} | {headline(one)} |" for one in found),
+        "",
     ]
     for figure in found:
         values = {name: value for name, value in figure.items() if name not in {"figure", "target", "machine"}}
@@ -81,6 +123,8 @@ def main() -> None:
     found = [
         measure(name, arguments) for name, arguments in (FULL if options.full else with_data(options.data)).items()
     ]
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if not options.full:
         (ROOT / "docs" / "performance.md").write_text(page(found), encoding="utf-8")
 
