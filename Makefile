@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install run test bench bench-full lint format lock schema settings clean
+.PHONY: install run test chaos bench bench-full lint format lock schema settings clean
 
 install: $(VENV)/.base
 
@@ -29,6 +29,17 @@ run: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile $(TESTS)
+
+# The experiments of docs/reliability.md: workers, PostgreSQL and Redis killed, silenced and slowed under load. Has a run
+# again with its seed: CHAOS_SEED. The long form is run by parts: CHAOS_REPEATS=20 CHAOS_PART=1/4, 2/4 ...
+CHAOS_REPEATS ?= 3
+CHAOS_RACES ?= 20
+CHAOS_PART ?= 1/1
+CHAOS_REPORT ?= build/chaos-report.md
+chaos: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile -p tests.chaos.plugin tests/chaos --timeout 600 \
+		--chaos-repeats $(CHAOS_REPEATS) --chaos-races $(CHAOS_RACES) --chaos-part $(CHAOS_PART) \
+		--chaos-report $(CHAOS_REPORT) $(if $(CHAOS_SEED),--chaos-seed $(CHAOS_SEED))
 
 # Figures against simpler servers; writes docs/performance.md. Nothing else should run meanwhile. With a data set in
 # EVAL_DATA (passages.jsonl and questions.jsonl, see docs/evaluation.md) the quality of retrieval and answers too.
