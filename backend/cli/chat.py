@@ -24,6 +24,10 @@ HELP = """\
 /delete [NUMBER|ID] delete one, by default this one
 /dismiss            do not answer a question back, ask about something else
 /sources            what the numbers in the last answer mean
+/attach FILE…       put files into this conversation, for the assistant to read or look at
+/files              the files of this conversation; what the assistant made is numbered
+/save NUMBER|NAME [FOLDER]  save a file that the assistant made
+/detach NAME        take one of your files out of this conversation
 /help               this list
 /quit               leave, as Ctrl-D does
 Ctrl-C stops an answer and keeps what there is of it; a second Ctrl-C leaves the answer to the server.
@@ -97,6 +101,14 @@ def _obey(conversation: Conversation, line: str) -> bool:
             conversation.dismiss()
         case "/sources":
             conversation.show_sources()
+        case "/attach":
+            conversation.files.attach(conversation.session_id, argument)
+        case "/files":
+            conversation.files.show(conversation.session_id)
+        case "/save":
+            conversation.files.save(conversation.session_id, argument)
+        case "/detach":
+            conversation.files.detach(conversation.session_id, argument)
         case "/help":
             console.print(HELP)
         case "/quit" | "/exit":

@@ -20,6 +20,7 @@ from backend.cli.following import (
 )
 from backend.cli.output import complain, console, one_line, plain
 from backend.cli.run import Run
+from backend.cli.session_files import SessionFiles
 
 SHOWN_MESSAGES = 4
 """Of the history, when a conversation is entered."""
@@ -32,10 +33,16 @@ class Conversation:
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
+        self.files = SessionFiles(credentials)
         self._session_id = ""
         self._listed: list[str] = []
         self._hitl: Json | None = None
         self._citations: list[Json] = []
+
+    @property
+    def session_id(self) -> str:
+        """The conversation's id."""
+        return self._session_id
 
     def newest(self) -> str | None:
         """The id of the newest conversation."""

@@ -31,12 +31,15 @@ class TextView(SilentView):
 
     def __init__(self) -> None:
         self._open_line = False
+        self._artifacts: list[str] = []
 
     def show(self, event: dict[str, Any], before: str, after: str) -> None:
         """``before`` and ``after`` are the answer's text without and with this event."""
         if event["type"] == "rag_step":
             self.close_line()
             console.print(_step_line(event["step"]), style="dim")
+        elif event["type"] == "artifacts":
+            self._artifacts = event["artifacts"]
         elif after.startswith(before):
             self._write(after[len(before) :])
         else:  # the stored text replaces what was shown
@@ -48,6 +51,9 @@ class TextView(SilentView):
         if answer.hitl is not None:
             print_question(answer.hitl)
         print_sources(answer.citations)
+        if self._artifacts:
+            names = ", ".join(path.rpartition("/")[2] for path in self._artifacts)
+            console.print(f"\nFiles: {one_line(names)}; /files and /save in citewire chat")
 
     def close_line(self) -> None:
         if self._open_line:

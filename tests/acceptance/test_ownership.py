@@ -27,7 +27,8 @@ SECRET = "The vault code of the north tower is zebra-4711-quartz."
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Running]:
-    async with running(postgres_url, valkey_url, f"ownership_{worker_id}", max_runs_per_user=100) as made:
+    name = f"ownership_{worker_id}"
+    async with running(postgres_url, valkey_url, name, max_runs_per_user=100, model_titles=False) as made:
         yield made
 
 
@@ -50,6 +51,7 @@ IDS = {
     "session_id",
     "filename",
     "file",
+    "path",
     "document_id",
     "cursor",
     "before",
@@ -61,7 +63,7 @@ IDS = {
     "collections",
 }
 """Parameters, headers and fields that name something or a place in something."""
-PLAIN = {"limit", "message", "multitask", "title", "visibility", "accept-language"}
+PLAIN = {"range", "limit", "message", "multitask", "title", "visibility", "accept-language"}
 """Those that name nothing."""
 NOT_OF_A_USER = {"/auth/register", "/auth/login", "/auth/me", "/auth/password", "/health/live", "/health/ready"}
 """Routes that know the caller's own account or nobody's."""
@@ -147,6 +149,8 @@ async def things_of(client: Client) -> Things:
     seen = await client.ask("What is the vault code?", "alices", client_message_id="alices-key")
     for number in range(2):
         await client.ask("And?", f"more{number}")
+    put = await client.http.post("/sessions/alices/uploads", files={"file": ("vault.txt", SECRET.encode())})
+    assert put.status_code == 200
     (document,) = (await client.get("/documents")).json()["documents"]
     listed = (await client.get("/sessions", params={"limit": 1})).json()
     return Things(
@@ -156,6 +160,7 @@ async def things_of(client: Client) -> Things:
             "session_id": "alices",
             "filename": "vault.txt",
             "file": "vault.txt",
+            "path": "uploads/vault.txt",
             "document_id": document["document_id"],
             "cursor": listed["next_cursor"],
             "before": encode_seq(2),
@@ -177,6 +182,7 @@ def nobodys(documents_key: Any) -> Things:
             "session_id": f"s{uuid4()}",
             "filename": f"{uuid4()}.txt",
             "file": f"{uuid4()}.txt",
+            "path": f"uploads/{uuid4()}.txt",
             "document_id": uuid4(),
             "cursor": encode_session_key(SessionKey(documents_key, uuid4())),
             "before": encode_seq(3),
@@ -221,7 +227,11 @@ select row_to_json(t)::text from (
 
 
 async def state(at: Running, name: str) -> list[str]:
-    return [row[0] for row in await at.sql(_STATE, name=name)]
+    """The rows and the files of a user."""
+    ((owner,),) = await at.sql("select id from users where username = :name", name=name)
+    files = sorted((at.data_dir / "threads" / str(owner)).rglob("*"))
+    contents = [f"{path.relative_to(at.data_dir)} {path.read_text() if path.is_file() else ''}" for path in files]
+    return [*(row[0] for row in await at.sql(_STATE, name=name)), *contents]
 
 
 @pytest.mark.parametrize("operation", [item for item in OPERATIONS if item.ids], ids=lambda o: f"{o.method}-{o.path}")
@@ -246,11 +256,15 @@ async def test_j01_anothers_id_is_as_unknown_as_any(at: Running, operation: Oper
         assert len((await alice.get("/documents")).json()["documents"]) == 1
 
 
+def _outermost_last(operation: Operation) -> tuple[bool, int]:
+    return operation.method == "delete", -len(operation.path)
+
+
 async def test_j01_the_same_calls_of_the_owner_do_find_something(at: Running):
     """So the comparison above is one of things that exist."""
     async with at.user() as alice:
         hers = await things_of(alice)
-        for operation in sorted((item for item in OPERATIONS if item.ids), key=lambda item: item.method == "delete"):
+        for operation in sorted((item for item in OPERATIONS if item.ids), key=_outermost_last):
             request = hers.request(operation, hers, None)
             request["params"].pop("cursor", None)
             if operation.schema == "ChatRequest":
