@@ -15,6 +15,7 @@ SCRIPTS: dict[str, list[str]] = {
     "turn_cost": [],
     "history": [],
     "thread_state": [],
+    "run_python": [],
     "first_token": [],
     "first_answer": [],
     "burst": [],
@@ -30,6 +31,7 @@ SCRIPTS: dict[str, list[str]] = {
 HEADLINES: dict[str, list[str]] = {
     "turn_cost": ["ratio", "tokens_per_cpu_second/citewire", "tokens_per_cpu_second/minimal"],
     "history": ["ratios/cpu_ms", "ratios/transactions", "ratios/log_bytes"],
+    "run_python": ["expression/p50_ms", "csv_sum/p50_ms", "first_ms"],
     "thread_state": ["state_growth_after_warm_up", "images_a_turn"],
     "first_token": ["over_provider_ms"],
     "burst": ["ratio_p99", "failed", "first_content_seconds/citewire", "first_content_seconds/minimal"],
