@@ -20,7 +20,7 @@ from sqlalchemy.pool import Pool, QueuePool
 from backend import __version__
 from backend.agents.lead import Threads
 from backend.agents.middlewares.budget import PromptLimits
-from backend.agents.tools.files import SANDBOXED, build_file_tools
+from backend.agents.tools.files import MAKE_FILES, NEED_FILES, SANDBOXED, build_file_tools
 from backend.agents.tools.thread import ThreadTools
 from backend.agents.tools.weather import build_weather, build_weather_tool
 from backend.api.deps import Services
@@ -254,7 +254,7 @@ async def _runtime(
         [weather, *build_file_tools(ThreadTools(files.locate, sandboxes, settings))],
         max_model_calls=settings.llm_max_calls_per_turn,
         limits=None if models.extractive else limits,
-        threads=Threads(files.locate, sandboxes, SANDBOXED, rule_title, files.listing),
+        threads=Threads(files.locate, sandboxes, SANDBOXED, rule_title, files.listing, NEED_FILES, MAKE_FILES),
     )
 
 

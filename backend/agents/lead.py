@@ -16,6 +16,7 @@ from backend.agents.middlewares.budget import PromptBudget
 from backend.agents.middlewares.chain import Chain, Rule
 from backend.agents.middlewares.finish import AskBack, CallLimit
 from backend.agents.middlewares.note import ConversationNote
+from backend.agents.middlewares.offered_tools import OfferedToolsMiddleware
 from backend.agents.middlewares.sandbox import SandboxMiddleware
 from backend.agents.middlewares.thread_data import Locate, ThreadDataMiddleware
 from backend.agents.middlewares.title import TitleMiddleware
@@ -34,13 +35,16 @@ _STEPS_PER_CALL = 8
 @dataclass(frozen=True, slots=True)
 class Threads:
     """What turns with files need. ``locate`` finds a thread's directories, ``list_files`` its uploads; the tools named
-    ``sandboxed`` run in its sandbox; ``title`` makes a title of a first question."""
+    ``sandboxed`` run in its sandbox; ``title`` makes a title of a first question. The tools named ``need_files`` are
+    offered where there are files, those named ``make_files`` make some."""
 
     locate: Locate
     sandboxes: SandboxProvider
     sandboxed: Collection[str]
     title: Callable[[str], str]
     list_files: Listing | None = None
+    need_files: Collection[str] = ()
+    make_files: Collection[str] = ()
     lazy: bool = True
 
 
@@ -63,6 +67,7 @@ def _of_threads(threads: Threads) -> list[Rule]:
         TitleMiddleware(threads.title),  # before the files are listed in the question
         UploadsMiddleware(threads.list_files),
         TodosMiddleware(),
+        OfferedToolsMiddleware(threads.need_files, threads.make_files),
     ]
 
 

@@ -353,3 +353,26 @@ async def test_g05_a_directory_without_a_session_is_swept(at: Running, alice: Cl
     assert threads(at) == [thread]
     assert [path.name for path in (thread / "incoming").iterdir()] == ["new"]
     assert (thread / "uploads" / "a.txt").exists()
+
+
+async def test_a_conversation_without_files_is_not_offered_the_tools_for_them(at: Running, alice: Client):
+    def offered() -> list[set[str]]:
+        chats = [request.body["tools"] for request in at.llm.chats if request.body.get("tools")]
+        return [{tool["function"]["name"] for tool in tools} for tools in chats]
+
+    needing = {"list_files", "read_file", "search_uploads", "view_image", "edit_file"}
+    at.llm.script(text("Hello."))
+    await alice.ask("Hello", "plain")
+    assert {"run_python", "write_file", "present_files"} <= offered()[0]
+    assert not needing & offered()[0]
+    at.llm.requests.clear()
+    at.llm.script(tool_call("write_file", {"path": "a", "content": "x"}), text("Done."))
+    await alice.ask("Write it", "plain")
+    first, second = offered()[:2]
+    assert not needing & first
+    assert needing <= second
+    await put(alice, "plain", ("a.txt", b"x"))
+    at.llm.requests.clear()
+    at.llm.script(text("Yes."))
+    await alice.ask("Is it there?", "plain")
+    assert needing <= offered()[0]

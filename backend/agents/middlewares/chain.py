@@ -44,7 +44,7 @@ class Chain(Rule):
         self.tools = [tool for rule in rules for tool in getattr(rule, "tools", ())]
         self.state_schema = _joined([*(rule.state_schema for rule in rules), ChainState])
         self._reducers = _reducers(self.state_schema)
-        self._offered: tuple[Sequence[Any], list[dict[str, Any]]] | None = None
+        self._schemas: dict[int, tuple[Any, dict[str, Any]]] = {}
         self._before_agent = [rule.abefore_agent for rule in _having(rules, "abefore_agent", "before_agent")]
         self._before_model = [rule.abefore_model for rule in _having(rules, "abefore_model", "before_model")]
         self._after_model = [rule.aafter_model for rule in _having(rules, "aafter_model", "after_model")][::-1]
@@ -77,10 +77,10 @@ class Chain(Rule):
 
     async def _offering(self, handler: ModelHandler, request: ModelRequest[Any]) -> ModelResponse[Any]:
         """The call with the schemas of its tools, which the model would make anew each time."""
-        tools = request.tools
-        if self._offered is None or self._offered[0] != tools:
-            self._offered = (tools, [convert_to_openai_tool(tool) for tool in tools])
-        return await handler(request.override(tools=[*self._offered[1]]))
+        for tool in request.tools:
+            if id(tool) not in self._schemas:
+                self._schemas[id(tool)] = (tool, convert_to_openai_tool(tool))  # with the tool, so that its id stays
+        return await handler(request.override(tools=[self._schemas[id(tool)][1] for tool in request.tools]))
 
     async def _prepared(self, request: ModelRequest[Any], updates: Updates) -> tuple[ModelRequest[Any], list[Any]]:
         """The request as the hooks before it leave it, and the messages that they have added or replaced."""
