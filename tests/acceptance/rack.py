@@ -16,7 +16,7 @@ from tests.support.chat_client import Client, Stream, signed_in
 from tests.support.databases import empty, own_database, postgres_proxy, redis_proxy
 from tests.support.fake_llm import FakeLLM
 from tests.support.fault_proxy import FaultProxy
-from tests.support.invariants import check_invariants
+from tests.support.invariants import check_invariants, nothing_leaked
 from tests.support.server import ServerProcess
 
 
@@ -56,6 +56,8 @@ class Rack:
     async def check(self, *seen: Stream, turns: int | None = None) -> None:
         """INV, and that every request to the model was well formed."""
         await check_invariants(self.database, self.server, *seen, turns=turns)
+        if self.peer is not None:
+            nothing_leaked(self.peer)
         assert self.llm.violations == []
 
     async def reset(self) -> None:

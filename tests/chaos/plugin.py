@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 SEED = pytest.StashKey[int]()
-_RESULTS = pytest.StashKey["list[Result]"]()
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", {}).get("chaos_seed", config.getoption("--chaos-seed"))
     config.stash[SEED] = secrets.randbelow(1_000_000) if given is None else given
-    config.stash[_RESULTS] = []
+    path: Path | None = config.getoption("--chaos-report")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Report(config, path))
 
 
 def pytest_configure_node(node: Any) -> None:
@@ -62,41 +63,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if _experiment(item.nodeid) in mine]
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if _config is None or not (report.when == "call" or report.failed):
-        return
-    noted = dict(report.user_properties)
-    name, _, variant = report.nodeid.partition("[")
-    failure = "" if report.passed else report.longreprtext[-4000:]
-    title = str(noted.pop("title", name))
-    result = Result(_experiment(name), variant.rstrip("]"), title, report.passed, report.duration, noted, failure)
-    _config.stash[_RESULTS].append(result)
+class Report:
+    """Gathers the results, also those of other processes, and writes them at the end."""
 
+    def __init__(self, config: pytest.Config, path: Path) -> None:
+        self._config = config
+        self._path = path
+        self._results: list[Result] = []
 
-_config: pytest.Config | None = None
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not (report.when == "call" or report.failed):
+            return
+        noted = dict(report.user_properties)
+        variant = report.nodeid.partition("[")[2].rstrip("]")
+        failure = "" if report.passed else report.longreprtext[-4000:]
+        title = str(noted.pop("title", report.nodeid))
+        name = _experiment(report.nodeid)
+        self._results.append(Result(name, variant, title, report.passed, report.duration, noted, failure))
 
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    global _config
-    _config = session.config
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    path: Path | None = session.config.getoption("--chaos-report")
-    if path is None or hasattr(session.config, "workerinput"):
-        return
-    results = session.config.stash[_RESULTS]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seed": session.config.stash[SEED],
-        "part": session.config.getoption("--chaos-part"),
-        "repeats": session.config.getoption("--chaos-repeats"),
-        "races": session.config.getoption("--chaos-races"),
-    }
-    whole = {**about, "results": [asdict(result) for result in results]}
-    path.with_suffix(".json").write_text(json.dumps(whole, indent=1, default=str) + "\n", encoding="utf-8")
-    path.write_text(page(about, results), encoding="utf-8")
+    def pytest_sessionfinish(self) -> None:
+        option = self._config.getoption
+        about = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seed": self._config.stash[SEED],
+            "part": option("--chaos-part"),
+            "repeats": option("--chaos-repeats"),
+            "races": max(option("--chaos-races"), option("--chaos-repeats")),
+        }
+        whole = {**about, "results": [asdict(result) for result in self._results]}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        self._path.write_text(page(about, self._results), encoding="utf-8")
 
 
 def page(about: dict[str, Any], results: list[Result]) -> str:
@@ -104,7 +101,7 @@ def page(about: dict[str, Any], results: list[Result]) -> str:
     failed = [result for result in results if not result.passed]
     lines = [
         f"{len(results)} trials, {len(failed)} failed. Seed {about['seed']}, part {about['part']}, {about['repeats']} "
-        f"repeats, races {max(about['races'], about['repeats'])}; ended {about['at']}.",
+        f"repeats, races {about['races']}; ended {about['at']}.",
         "",
         "| experiment | passed | seconds each | measured, worst |",
         "|---|---|---|---|",

@@ -50,6 +50,8 @@ class Trial:
         """INV, at both workers; ``seen`` is what clients got of the ``turns`` that were accepted."""
         await self.at.check(*seen, turns=turns)
         await until(self._nothing_left)
+        for server in (self.owner, self.other):
+            assert '"turn_crashed"' not in server.logs()
 
     async def _nothing_left(self) -> bool:
         urls = (self.owner.url, self.other.url)

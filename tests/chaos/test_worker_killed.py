@@ -8,6 +8,7 @@ import pytest
 
 from tests.acceptance.asking import good, upload
 from tests.acceptance.test_restart import flushed
+from tests.chaos.plugin import SEED
 from tests.chaos.rig import HALF, NEVER, WORDS, Trial, asking
 from tests.support.chat_client import Client
 from tests.support.fake_llm import Reply, hang_after, raw, text, tool_call, wait
@@ -98,16 +99,19 @@ POINTS: dict[str, tuple[Callable[[Trial, Client], Awaitable[Reached]], str, str]
 }
 
 
-RETURNS = "it returns"
+THEN = ["it returns", "it stays away"]
 
 
-@pytest.mark.parametrize("then", [RETURNS, "it stays away"])
-@pytest.mark.parametrize("point", POINTS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every point with and without the worker's return; in the short form each point once."""
+    ways = [(point, then) for point in POINTS for then in THEN]
+    if SEED not in metafunc.config.stash:
+        ways = [(point, THEN[place % 2]) for place, point in enumerate(POINTS)]
+    metafunc.parametrize(("point", "then"), ways, ids=[", ".join(way) for way in ways])
+
+
 async def test_killed(trial: Trial, alice: tuple[Client, Client], point: str, then: str):
     """kill -9 of the owner of a turn"""
-    returns = then == RETURNS
-    if not trial.full and returns == (list(POINTS).index(point) % 2 == 0):
-        pytest.skip("each point once in the short form")
     here, there = alice
     reached, status, content = POINTS[point]
     holds = await reached(trial, here)
@@ -118,7 +122,7 @@ async def test_killed(trial: Trial, alice: tuple[Client, Client], point: str, th
         async with there.follow(run_id) as elsewhere:
             await trial.owner.kill9()
             killed_at = time.monotonic()
-            if returns:
+            if then == THEN[0]:
                 await trial.owner.start(wait=False)
             await elsewhere.end()
             trial.note("repaired_seconds", time.monotonic() - killed_at)
@@ -136,7 +140,7 @@ async def test_killed(trial: Trial, alice: tuple[Client, Client], point: str, th
     trial.at.llm._decisions.clear()
     trial.at.llm.script(text("And on."))
     assert (await there.ask("Go on.")).text == "And on."
-    if returns:
+    if then == THEN[0]:
         await trial.owner.wait_ready()
         assert await here.messages() == await there.messages()
     else:

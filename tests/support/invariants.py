@@ -52,7 +52,7 @@ async def check_invariants(
             await _stored_extends(connection, stream)
     await engine.dispose()
     if server is not None:
-        _nothing_leaked(server)
+        nothing_leaked(server)
 
 
 async def _scalar(connection: AsyncConnection, query: str, **values: Any) -> Any:
@@ -74,7 +74,8 @@ async def _stored_extends(connection: AsyncConnection, stream: Stream) -> None:
         assert stored == stream.text
 
 
-def _nothing_leaked(server: ServerProcess) -> None:
+def nothing_leaked(server: ServerProcess) -> None:
+    """Asserts INV 5 on all that a server wrote."""
     logs = server.logs()
     for secret in (server.env.get("JWT_SECRET_KEY"), server.env.get("LLM_API_KEY"), "correct horse battery", "eyJ"):
         assert secret is None or secret not in logs
