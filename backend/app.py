@@ -47,7 +47,7 @@ from backend.infra.llm.models import ChatModels, build_models
 from backend.infra.periodic import every
 from backend.infra.rate_limit import RateLimiter
 from backend.knowledge.index.base import ChunkIndex
-from backend.knowledge.index.factory import open_index, open_rebuild
+from backend.knowledge.index.factory import open_in_place, open_index, open_rebuild
 from backend.knowledge.reindex import Reindex
 from backend.knowledge.service import KnowledgeBase
 from backend.log import configure_logging, get_logger
@@ -105,6 +105,7 @@ async def services(settings: Settings, *, migrated: bool = False) -> AsyncGenera
             note_model=None if models.extractive else models.fast,
             title_model=models.fast if settings.model_titles and not models.extractive else None,
             existing=knowledge.existing,
+            find_collections=knowledge.collections.find,
             upkeep=upkeep,
             data_dir=settings.data_dir,
         )
@@ -203,7 +204,9 @@ async def _open_index(stack: AsyncExitStack, settings: Settings) -> tuple[Embedd
     try:
         index = await open_index(settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
     except StorageUnavailable as error:
-        raise ValueError("INDEX_URL: the index cannot be reached or opened; `citewire reindex` makes one that is lost anew") from error
+        raise ValueError(
+            "INDEX_URL: the index cannot be reached or opened; `citewire reindex` makes it anew"
+        ) from error
     stack.push_async_callback(index.aclose)
     return embedder, index
 
@@ -387,10 +390,10 @@ async def _accounts(stack: AsyncExitStack, settings: Settings) -> tuple[AuthServ
 
 
 @asynccontextmanager
-async def reindexing(settings: Settings) -> AsyncGenerator[Reindex]:
+async def reindexing(settings: Settings, *, in_place: bool = False) -> AsyncGenerator[Reindex]:
     """A rebuild of the index with the embedding model that the settings name; servers may run beside it.
 
-    Raises as :func:`services` does.
+    With ``in_place`` it is the index that answers, to be compared and completed. Raises as :func:`services` does.
     """
     async with AsyncExitStack() as stack:
         _directories(settings)
@@ -398,8 +401,7 @@ async def reindexing(settings: Settings) -> AsyncGenerator[Reindex]:
         stack.push_async_callback(engine.dispose)
         embedder = await asyncio.to_thread(create_embedder, settings)
         stack.push_async_callback(embedder.aclose)
-        rebuild = await open_rebuild(
-            settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name
-        )
+        opening = open_in_place if in_place else open_rebuild
+        rebuild = await opening(settings, settings.data_dir, dimensions=embedder.dimensions, embedder=embedder.name)
         stack.push_async_callback(rebuild.aclose)
         yield Reindex(engine, rebuild, embedder)

@@ -26,7 +26,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "forbidden": ("You may not do this.", "没有权限。"),
     "not_found": ("Not found.", "未找到。"),
     "method_not_allowed": ("This method is not offered here.", "不支持该请求方法。"),
-    "name_taken": ("This username is taken.", "用户名已被占用。"),
+    "name_taken": ("This name is taken.", "该名称已被占用。"),
     "idempotency_conflict": ("This key was already used for another message.", "该幂等键已用于其他消息。"),
     "run_active": ("An answer is still being written in this session.", "该会话正在生成回答。"),
     "stale_hitl": ("This question is no longer waiting for an answer.", "该澄清问题已失效。"),
@@ -83,6 +83,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "document_ready": ("The document can be asked about.", "文档已可供提问。"),
     "upload_deleted": ("The file was removed.", "文件已移除。"),
     "document_deleted": ("The document was deleted.", "文档已删除。"),
+    "collection_deleted": (
+        "The collection was deleted; its documents are where they were.",
+        "集合已删除，其中的文档未受影响。",
+    ),
     "hitl_dismissed": ("The question waits no longer.", "已不再等待该问题的回答。"),
     "session_deleted": ("The conversation was deleted.", "会话已删除。"),
     # answers that no model writes

@@ -95,7 +95,7 @@ class NotFound(AppError):
 
 
 class NameTaken(AppError):
-    """The username exists."""
+    """There is one of that name: an account, or a collection of the user's."""
 
     status = 409
     code = "name_taken"

@@ -1,5 +1,6 @@
 """What a tool may know of the turn it runs in; the chat room fulfils it, rooms below only see this."""
 
+from collections.abc import Collection
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -28,6 +29,11 @@ class AgentContext(Protocol):
 
     @property
     def language(self) -> Language: ...
+
+    @property
+    def collections(self) -> Collection[UUID] | None:
+        """The collections of documents that the turn asks about; ``None``: all documents."""
+        ...
 
     @property
     def note(self) -> str:

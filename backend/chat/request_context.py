@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -28,9 +29,9 @@ class StoredTrace:
 class ChatRequestContext:
     """State and event outlet of one turn. Every method may be called from any thread.
 
-    ``user_id``, ``session_id``, ``thread_id`` and ``language`` never change; ``note`` is set before the agent runs,
-    ``passages_shown``, ``tool_usage`` and ``sandbox_id`` by it. ``output_queue`` is ``None`` for a turn that nobody
-    watches and after :meth:`close`.
+    ``user_id``, ``session_id``, ``thread_id`` and ``language`` never change; ``note`` and ``collections`` are
+    set before the agent runs, ``passages_shown``, ``tool_usage`` and ``sandbox_id`` by it. ``output_queue`` is ``None``
+    for a turn that nobody watches and after :meth:`close`.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ChatRequestContext:
         self.passages_shown: int | None = None
         self.tool_usage: UsageMetadata | None = None
         self.note = ""
+        self.collections: Collection[UUID] | None = None
         self._started = self._last_step = time.monotonic()
 
     @classmethod

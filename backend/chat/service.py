@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,9 @@ STOP_WAIT_SECONDS = 1.0
 INTERRUPT_WAIT_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
+FindCollections = Callable[[UUID, list[str]], Awaitable[list[UUID]]]
+"""A user's collections by names or ids. Raises :class:`NotFound` when one is unknown or another's."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartedTurn:
@@ -85,6 +88,7 @@ class ChatService:
         note_model: BaseChatModel | None = None,
         title_model: BaseChatModel | None = None,
         existing: ExistingDocuments | None = None,
+        find_collections: FindCollections | None = None,
         upkeep: AsyncEngine | None = None,
         data_dir: Path | None = None,
     ) -> None:
@@ -98,6 +102,7 @@ class ChatService:
         self._rate_limiter = rate_limiter
         self._runtime = runtime
         self._existing = existing or _all
+        self._find_collections = find_collections or _no_collections
         self._rate = chat_rate_per_minute
         self._worker_id = str(uuid7())
         self._draining = False
@@ -172,8 +177,9 @@ class ChatService:
         """Accept a question and begin to answer it, or find the turn that the same request has begun before.
 
         ``key`` is the header ``Idempotency-Key``. Refuses in the order of design: raises :class:`MessageTooLarge`,
-        :class:`IdempotencyKeyMismatch`, :class:`IdempotencyConflict`, :class:`RateLimited`, :class:`RunActive`,
-        :class:`StaleHitl`, :class:`TooManyRuns`, :class:`Draining`, :class:`StorageUnavailable`.
+        :class:`IdempotencyKeyMismatch`, :class:`IdempotencyConflict`, :class:`RateLimited`, :class:`NotFound` (a
+        collection), :class:`RunActive`, :class:`StaleHitl`, :class:`TooManyRuns`, :class:`Draining`,
+        :class:`StorageUnavailable`.
         """
         too_long = len(request.message) > self.config.max_message_chars
         if too_long or not await self._runtime.accepts(request.message):
@@ -185,8 +191,10 @@ class ChatService:
             if found is not None:
                 return _started(found)
         await self._rate_limiter.check(f"chat:{user.id}", self._rate)
+        named = request.collections
+        collections = await self._find_collections(user.id, named) if named else None
         # A client that leaves now must not leave a claimed run behind that nobody produces.
-        return await asyncio.shield(asyncio.create_task(self._claim_and_run(claim, request)))
+        return await asyncio.shield(asyncio.create_task(self._claim_and_run(claim, request, collections)))
 
     def _claim(self, user: Principal, request: ChatRequest, language: Language, key: str | None) -> TurnClaim:
         return TurnClaim(
@@ -203,7 +211,9 @@ class ChatService:
             hitl_id=request.hitl_id,
         )
 
-    async def _claim_and_run(self, claim: TurnClaim, request: ChatRequest) -> StartedTurn:
+    async def _claim_and_run(
+        self, claim: TurnClaim, request: ChatRequest, collections: list[UUID] | None
+    ) -> StartedTurn:
         if self._draining:
             raise Draining(retry_after=1)
         if self._runs.active >= self.config.max_runs_per_worker:
@@ -215,7 +225,7 @@ class ChatService:
             turn = await self.storage.append_turn(claim)
         if turn.created:
             log = self._hub.open(turn.ref)
-            handle = RunHandle(turn, claim.message, claim.language, log)
+            handle = RunHandle(turn, claim.message, claim.language, log, collections)
             self._runs.add(handle, self._runner.run)
             if self._draining:  # since the check above
                 handle.cancel("shutdown")
@@ -377,6 +387,10 @@ def _one_key(header: str | None, body: str | None) -> str | None:
     if header is not None and body is not None and header != body:
         raise IdempotencyKeyMismatch
     return body if header is None else header
+
+
+async def _no_collections(user_id: UUID, names: list[str]) -> list[UUID]:
+    raise NotFound
 
 
 def _request_hash(request: ChatRequest) -> str:

@@ -1,9 +1,10 @@
 """One turn, from the claimed run to its last event. Both chat routes share this one path."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+from uuid import UUID
 
 from langchain_core.messages import BaseMessage
 from sqlalchemy.exc import DBAPIError
@@ -57,6 +58,9 @@ class RunHandle:
     message: str
     language: Language
     log: RunLog
+    collections: Collection[UUID] | None = None
+    """The collections of documents that the question is asked of; ``None``: all documents."""
+
     cause: Cause | None = None
     agent: asyncio.Task[None] | None = None
     task: asyncio.Task[None] | None = None
@@ -147,6 +151,7 @@ class TurnRunner:
         ctx = ChatRequestContext.for_stream(
             ref.user_id, ref.session_id, queue, language=handle.language, thread_id=thread_id
         )
+        ctx.collections = handle.collections
         return ctx, queue, asyncio.create_task(self._pump(queue, handle))
 
     async def _pump(self, queue: EventQueue, handle: RunHandle) -> None:

@@ -10,6 +10,7 @@ from backend.cli.ask import ask
 from backend.cli.chat import chat
 from backend.cli.doctor import doctor
 from backend.cli.eval import evaluation
+from backend.cli.index import index
 from backend.cli.ingest import ingest
 from backend.cli.login import login
 from backend.cli.output import complain
@@ -18,7 +19,9 @@ from backend.cli.serve import serve
 from backend.cli.trace import trace
 from backend.cli.user import user
 
-HELP = "Ask your documents. The server side: serve, doctor, reindex, user, eval; all other commands talk to a server."
+HELP = (
+    "Ask your documents. Of the server: serve, doctor, reindex, index, user, eval; all other commands talk to a server."
+)
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EPIPE}
 """A full disk, a spent quota, a terminal that is gone."""
@@ -32,6 +35,7 @@ app.command()(chat)
 app.command()(trace)
 app.command()(doctor)
 app.command()(reindex)
+app.add_typer(index, name="index")
 app.add_typer(evaluation, name="eval")
 app.add_typer(user, name="user")
 

@@ -3,8 +3,10 @@
 import asyncio
 import signal
 import time
+from collections.abc import Callable, Coroutine
+from functools import partial
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import typer
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,31 +15,50 @@ from backend.app import reindexing
 from backend.cli.output import complain, console, fail
 from backend.errors import AppError
 from backend.infra.embedded.errors import EmbeddedServiceError
-from backend.knowledge.reindex import Reindexed
+from backend.knowledge.reindex import Compared, Reindexed
 from backend.log import configure_logging
 from backend.settings import Settings, load_settings
 
+T = TypeVar("T")
 REPORT_SECONDS = 2.0
 STOPPED = 130
 
 
 def run_reindex() -> None:
     """Rebuild with the options of the environment. What is wrong is one line and code 1; stopped, code 130."""
+    done = _run(_reindex, "the old index answers, and the next `citewire reindex` goes on from here")
+    console.print(f"{done.leaves} leaves of {done.documents} documents are indexed; the new index answers")
+
+
+def run_verify(*, repair: bool) -> None:
+    """Compare, and with ``repair`` make equal. Code 1 when they differ in the end."""
+    found, repaired = _run(partial(_verify, repair=repair), "`citewire index verify --repair` goes on from here")
+    console.print(f"{found.leaves} leaves in the database, {found.missing} of them missing in the index")
+    if found.unknown:
+        console.print(f"{found.unknown} leaves of documents that are gone are left over")
+    if repaired is not None:
+        console.print(f"{repaired.embedded} leaves were added; nothing is left over")
+    elif not found.equal:
+        complain("they differ; `citewire index verify --repair` makes them equal")
+        raise typer.Exit(1)
+
+
+def _run(work: Callable[[Settings], Coroutine[Any, Any, T]], after: str) -> T:
+    """What ``work`` gives. Otherwise ends the process: ``after`` says what then holds."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         settings = load_settings()
         configure_logging(settings.log_level, secrets=settings.secret_values())
-        done = asyncio.run(_reindex(settings))
+        return asyncio.run(work(settings))
     except KeyboardInterrupt:
-        complain("stopped; the old index answers, and the next `citewire reindex` goes on from here")
+        complain(f"stopped; {after}")
         raise typer.Exit(STOPPED) from None
     except AppError as error:
-        fail(f"{error.code}: the old index answers; `citewire reindex` goes on from here")
+        fail(f"{error.code}: {after}")
     except (EmbeddedServiceError, ValueError) as error:
         fail(str(error))
     except (OSError, SQLAlchemyError):
         fail("DATABASE_URL: the database cannot be reached or brought to its schema")
-    console.print(f"{done.leaves} leaves of {done.documents} documents are indexed; the new index answers")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -48,6 +69,12 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 async def _reindex(settings: Settings) -> Reindexed:
     async with reindexing(settings) as reindex:
         return await reindex.run(Progress())
+
+
+async def _verify(settings: Settings, *, repair: bool) -> tuple[Compared, Reindexed | None]:
+    async with reindexing(settings, in_place=True) as reindex:
+        found = await reindex.compare()
+        return found, await reindex.run(Progress()) if repair and not found.equal else None
 
 
 class Progress:

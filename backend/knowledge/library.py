@@ -117,8 +117,13 @@ class Library:
         async with transaction(self._engine) as connection:
             return set((await connection.execute(query)).scalars())
 
-    async def chunks(self, user_id: UUID, ids: Collection[UUID]) -> dict[UUID, StoredChunk]:
-        """The live ones of ``ids``: of the version that answers, of documents that are shared or the user's own."""
+    async def chunks(
+        self, user_id: UUID, ids: Collection[UUID], *, versions: Collection[UUID] | None = None
+    ) -> dict[UUID, StoredChunk]:
+        """The live ones of ``ids``: of the version that answers, of documents that are shared or the user's own.
+
+        With ``versions`` those of these only.
+        """
         if not ids:
             return {}
         query = (
@@ -127,6 +132,8 @@ class Library:
             .join(Document, Document.current_version_id == DocumentVersion.id)
             .where(Chunk.id.in_(ids), live(user_id))
         )
+        if versions is not None:
+            query = query.where(Chunk.version_id.in_(versions))
         async with transaction(self._engine) as connection:
             rows = (await connection.execute(query)).all()
         return {row.id: _stored(row) for row in rows}

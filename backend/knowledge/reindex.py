@@ -32,6 +32,21 @@ class Reindexed:
     embedded: int
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The leaves that PostgreSQL holds of versions that answer, how many of them the index lacks, and how many it
+    has of versions that there are no more."""
+
+    leaves: int
+    missing: int
+    unknown: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether the index holds what it should and nothing else."""
+        return self.missing == self.unknown == 0
+
+
 class Reindex:
     """Owns neither engine nor embedder nor rebuild; who made them closes them."""
 
@@ -52,6 +67,15 @@ class Reindex:
         await self._rebuild.publish()
         versions = await self._fill(_silent)
         return Reindexed(len(versions), sum(version.leaves for version in versions), self._embedded)
+
+    async def compare(self) -> Compared:
+        """What the index holds against what it should. What is uploaded or deleted meanwhile may count as wrong."""
+        held = await self._rebuild.index.versions()
+        versions = await self._library.answering_versions()
+        known = await self._library.known_versions()
+        missing = sum(max(0, version.leaves - held.get(version.version_id, 0)) for version in versions)
+        unknown = sum(count for version_id, count in held.items() if version_id not in known)
+        return Compared(sum(version.leaves for version in versions), missing, unknown)
 
     async def _fill(self, report: Report) -> list[AnsweringVersion]:
         """Makes the new index hold the leaves of every version that answers, and none of versions that are gone."""

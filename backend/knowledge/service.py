@@ -17,7 +17,9 @@ from backend.errors import DocumentError, Forbidden, ProviderError, StorageUnava
 from backend.infra.analyze import analyze_query
 from backend.infra.embedding import Embedder
 from backend.infra.files import remove_document
+from backend.knowledge.collection import Collections
 from backend.knowledge.config import KnowledgeConfig
+from backend.knowledge.document_reader import DocumentReader
 from backend.knowledge.index.base import Arm, ChunkIndex, IndexHit, Mode
 from backend.knowledge.ingest import DEAD_AFTER_SECONDS, Ingest
 from backend.knowledge.library import Library, StoredChunk
@@ -101,6 +103,8 @@ class KnowledgeBase:
     ) -> None:
         self._repository = KnowledgeRepository(engine)
         self._library = Library(engine)
+        self.collections = Collections(engine)
+        self.reader = DocumentReader(engine, data_dir)
         self._index = index
         self._embedder = embedder
         self._config = config
@@ -153,6 +157,11 @@ class KnowledgeBase:
         """The shared documents and the principal's own, newest first."""
         return await self._library.list_documents(principal.id)
 
+    async def list_collected(self, principal: Principal, collection_id: UUID) -> list[DocumentInfo]:
+        """The documents of a collection, newest first. Raises :class:`NotFound`."""
+        held = await self.collections.document_ids(principal.id, collection_id)
+        return [one for one in await self._library.list_documents(principal.id) if one.document_id in held]
+
     async def delete(self, principal: Principal, filename: str, document_id: UUID | None = None) -> DeleteResult:
         """Removes a document: it is never recalled again, and its files and index rows go now or with the sweeper.
 
@@ -176,25 +185,39 @@ class KnowledgeBase:
 
     # --- recall -------------------------------------------------------------------------------------------------
 
-    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3, *, mode: Mode = "hybrid") -> Recall:
+    async def recall(
+        self,
+        user_id: UUID,
+        query: str,
+        limit: int,
+        level: int = 3,
+        *,
+        collections: Collection[UUID] | None = None,
+        mode: Mode = "hybrid",
+    ) -> Recall:
         """At most ``limit`` live chunks of ``level`` that match ``query``, best first.
 
         Only chunks of documents that are shared or the user's own, of the version that answers now. A query
         without a word that says anything (stop words, punctuation, emoji) finds nothing. When the embedder
         fails the words answer alone (``mode`` ``sparse``). Above level 3 a chunk stands for its best leaf, whose
-        page it reports. ``mode`` asks one arm alone, which serves measurements.
+        page it reports. With ``collections`` only documents of these collections of the user's. ``mode`` asks one arm
+        alone, which serves measurements.
         """
         query = both_ends(clean_text(query), MAX_QUERY_CHARS)
         words = analyze_query(query)
         if not words:
             return Recall([], "hybrid")
+        versions = None if collections is None else await self.collections.versions(user_id, collections)
+        if versions is not None and not versions:
+            return Recall([], "hybrid")
         vector = None if mode == "sparse" else await self._query_vector(query)
         asked = limit * 2 + 10  # the index may hold rows that are not live any more, or not yet
         while True:
             with stage("search"):
-                found = await self._index.search(vector, "" if mode == "dense" else words, limit=asked, user_id=user_id)
+                asked_words = "" if mode == "dense" else words
+                found = await self._index.search(vector, asked_words, limit=asked, user_id=user_id, versions=versions)
             with stage("load"):
-                hits = await self._live(user_id, found.hits, level)
+                hits = await self._live(user_id, found.hits, level, versions)
             if len(hits) >= limit or len(found.hits) < asked or asked > limit * 32:
                 return Recall(hits[:limit], found.mode)
             asked *= 4
@@ -214,8 +237,10 @@ class KnowledgeBase:
             logger.warning("the query could not be embedded (%s)", error.code)
             return None
 
-    async def _live(self, user_id: UUID, found: list[IndexHit], level: int) -> list[RecalledChunk]:
-        leaves = await self._library.chunks(user_id, [hit.chunk_id for hit in found])
+    async def _live(
+        self, user_id: UUID, found: list[IndexHit], level: int, versions: Collection[UUID] | None
+    ) -> list[RecalledChunk]:
+        leaves = await self._library.chunks(user_id, [hit.chunk_id for hit in found], versions=versions)
         hits = [(hit, leaves[hit.chunk_id]) for hit in found if hit.chunk_id in leaves]
         if level < 3:
             hits = await self._raise_to(user_id, hits, level)

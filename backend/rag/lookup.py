@@ -1,6 +1,6 @@
 """One look-up: recall, merge, rerank and grade of one question, with the trace of each stage."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,15 +21,17 @@ from backend.tracing import stage
 
 @dataclass(frozen=True, slots=True)
 class RagRequest:
-    """Who asks, in which language steps are reported, and where to."""
+    """Who asks, in which language steps are reported and where to, and which collections count; ``None``: all."""
 
     user_id: UUID
     language: Language
     emit: Emit
+    collections: Collection[UUID] | None = None
 
     def grouped(self, group: str, label: str) -> "RagRequest":
         """The same, its steps under ``group``."""
-        return RagRequest(self.user_id, self.language, partial(self.emit, group=group, group_label=label))
+        emit = partial(self.emit, group=group, group_label=label)
+        return RagRequest(self.user_id, self.language, emit, self.collections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class Lookups:
     async def _recall(self, lookup: Lookup, request: RagRequest) -> tuple[list[Candidate], dict[str, Any]]:
         request.emit("🔍", say("step_searching", request.language), lookup.query)
         limit, level = self._config.candidate_k().value, self._config.leaf_retrieve_level
-        recall = await self._library.recall(request.user_id, lookup.query, limit, level)
+        asked = (request.user_id, lookup.query, limit, level)
+        recall = await self._library.recall(*asked, collections=request.collections)
         found = candidates(recall.hits)
         request.emit("📚", say("step_recalled", request.language, count=len(found)), recall.mode)
         return found, {"retrieval_mode": recall.mode, "recall_count": len(found)}

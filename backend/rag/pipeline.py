@@ -8,7 +8,7 @@ plan ─ simple ──> lookup ──> finish
 """
 
 import operator
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 from uuid import UUID
@@ -129,15 +129,23 @@ class RetrievalPipeline:
         self._graph = self._compile()
 
     async def run(
-        self, query: str, user_id: UUID, language: Language, emit: Emit, *, resume: HitlResume | None = None
+        self,
+        query: str,
+        user_id: UUID,
+        language: Language,
+        emit: Emit,
+        *,
+        resume: HitlResume | None = None,
+        collections: Collection[UUID] | None = None,
     ) -> RagResult:
         """The evidence for ``query`` and the trace of how it was found. Storage errors pass through.
 
-        With ``resume`` it goes on with an answered question back, whose refined question ``query`` is.
+        With ``resume`` it goes on with an answered question back, whose refined question ``query`` is. With
+        ``collections`` only documents of these collections of the user's count.
         """
         state = await self._graph.ainvoke(  # pyright: ignore[reportUnknownMemberType]  # a bare Command in its overloads
             cast("RagState", {"question": query, "trace": {"query": query}, "rewrites": 0, "parts": [], "usage": None}),
-            context=_Request(user_id, language, emit, resume),
+            context=_Request(user_id, language, emit, collections, resume),
         )
         resolved = cast("Resolved", state["resolved"])
         trace = cast("dict[str, Any]", state["trace"])

@@ -1,6 +1,6 @@
 """Recall: the candidates for one question, as the library ranks them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, Self
 from uuid import UUID
@@ -67,8 +67,10 @@ class Recalled(Protocol):
 class Library(Protocol):
     """The documents that a user may see."""
 
-    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> Recalled:
-        """At most ``limit`` chunks of ``level``, best first."""
+    async def recall(
+        self, user_id: UUID, query: str, limit: int, level: int = 3, *, collections: Collection[UUID] | None = None
+    ) -> Recalled:
+        """At most ``limit`` chunks of ``level``, best first; with ``collections`` of documents in these only."""
         ...
 
     async def chunks(self, user_id: UUID, ids: list[UUID]) -> Mapping[UUID, Piece]:

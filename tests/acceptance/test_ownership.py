@@ -53,6 +53,10 @@ IDS = {
     "file",
     "path",
     "document_id",
+    "document_ids",
+    "chunk_id",
+    "collection_id",
+    "page",
     "cursor",
     "before",
     "after",
@@ -63,11 +67,16 @@ IDS = {
     "collections",
 }
 """Parameters, headers and fields that name something or a place in something."""
-PLAIN = {"range", "limit", "message", "multitask", "title", "visibility", "accept-language"}
+PLAIN = {"range", "limit", "message", "name", "multitask", "title", "visibility", "accept-language"}
 """Those that name nothing."""
 NOT_OF_A_USER = {"/auth/register", "/auth/login", "/auth/me", "/auth/password", "/health/live", "/health/ready"}
 """Routes that know the caller's own account or nobody's."""
-BODIES: dict[str, dict[str, Any]] = {"ChatRequest": {"message": "What is the code?"}, "SessionPatch": {"title": "mine"}}
+BODIES: dict[str, dict[str, Any]] = {
+    "ChatRequest": {"message": "What is the code?"},
+    "SessionPatch": {"title": "mine"},
+    "CollectionNamed": {"name": "mine"},
+    "CollectionAdd": {},
+}
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,9 @@ async def things_of(client: Client) -> Things:
     assert put.status_code == 200
     (document,) = (await client.get("/documents")).json()["documents"]
     listed = (await client.get("/sessions", params={"limit": 1})).json()
+    collected = (await client.http.post("/collections", json={"name": "hers"})).json()["collection_id"]
+    added = {"document_ids": [document["document_id"]]}
+    assert (await client.http.post(f"/collections/{collected}/documents", json=added)).status_code == 200
     return Things(
         {
             "run_id": seen.run_id,
@@ -162,6 +174,10 @@ async def things_of(client: Client) -> Things:
             "file": "vault.txt",
             "path": "uploads/vault.txt",
             "document_id": document["document_id"],
+            "document_ids": [document["document_id"]],
+            "chunk_id": seen.one("trace")["rag_trace"]["retrieved_chunks"][0]["chunk_id"],
+            "collection_id": collected,
+            "page": 1,
             "cursor": listed["next_cursor"],
             "before": encode_seq(2),
             "after": seen.last_seq - 2,
@@ -169,7 +185,7 @@ async def things_of(client: Client) -> Things:
             "idempotency-key": "alices-key",
             "client_message_id": "alices-key",
             "hitl_id": seen.run_id,
-            "collections": [document["document_id"], "vault.txt"],
+            "collections": [collected, "hers"],
         }
     )
 
@@ -184,6 +200,10 @@ def nobodys(documents_key: Any) -> Things:
             "file": f"{uuid4()}.txt",
             "path": f"uploads/{uuid4()}.txt",
             "document_id": uuid4(),
+            "document_ids": [str(uuid4())],
+            "chunk_id": uuid4(),
+            "collection_id": uuid4(),
+            "page": 2,
             "cursor": encode_session_key(SessionKey(documents_key, uuid4())),
             "before": encode_seq(3),
             "after": 1,
@@ -222,6 +242,12 @@ select row_to_json(t)::text from (
     select d.*, v.*, c.* from documents d join users u on u.id = d.owner_id
     join document_versions v on v.document_id = d.id join chunks c on c.version_id = v.id
     where u.username = :name order by c.id
+) t
+union all
+select row_to_json(t)::text from (
+    select o.*, i.* from collections o join users u on u.id = o.owner_id
+    left join collection_documents i on i.collection_id = o.id
+    where u.username = :name order by o.id
 ) t
 """
 
@@ -312,7 +338,6 @@ async def test_j03_a_private_document_is_recalled_for_its_owner_only(at: Running
             {"message": question},
             {"message": f"{question} document_id={hers.values['document_id']} user={alice.name} vault.txt"},
             {"message": question, "session_id": "alices"},
-            {"message": question, "collections": hers.values["collections"]},
         ]
         for fields in asked:
             seen = await bob.ask(**{"session_id": f"s{uuid4()}", **fields})
@@ -320,6 +345,9 @@ async def test_j03_a_private_document_is_recalled_for_its_owner_only(at: Running
             assert "boats.txt" in trace
             assert "vault.txt" not in trace.replace(fields["message"], "")
             assert b"zebra" not in seen.raw
+        for name in hers.values["collections"]:
+            refused = await bob.http.post("/chat", json={"message": question, "collections": [name]})
+            assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
         assert not [request for request in at.llm.requests if b"zebra" in request.payload]
         assert hers.values["document_id"] not in (await bob.get("/documents")).text
         listed = (await bob.get("/sessions")).json()["sessions"]

@@ -306,3 +306,15 @@ async def test_an_unpublished_rebuild_is_taken_up_again(place: Place) -> None:
     await until(lambda: finds(index, "pump", left))
     third = await place.rebuild()
     assert await third.index.versions() == {}
+
+
+async def test_j03_only_leaves_of_the_versions_that_were_asked_for(index: ChunkIndex) -> None:
+    """Before ranking, and within what the user may see."""
+    wanted, hidden = row("pump", [0.1, 1]), row("pump", [0.2, 1], shared=False)
+    await index.add([*(row("pump", [1, 0]) for _ in range(120)), wanted, hidden])
+    versions = {wanted.version_id, hidden.version_id, uuid4()}
+    for user, visible in ((BOB, [wanted]), (ALICE, [wanted, hidden])):
+        found = await index.search([1.0, 0.0], "pump", limit=5, user_id=user, versions=versions)
+        assert set(ids(found)) == {one.chunk_id for one in visible}
+        assert all(set(hit.arms) == {"dense", "sparse"} for hit in found.hits)
+    assert ids(await index.search([1.0, 0.0], "pump", limit=5, user_id=ALICE, versions=set())) == []

@@ -1,5 +1,6 @@
 """A library in memory: recall gives what the test put in, in that order."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid5
 
@@ -74,7 +75,9 @@ class MemoryLibrary:
     documents: bool = True
     recalls: list[tuple[UUID, str, int, int]] = field(default_factory=list)
 
-    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> FoundPieces:
+    async def recall(
+        self, user_id: UUID, query: str, limit: int, level: int = 3, *, collections: Collection[UUID] | None = None
+    ) -> FoundPieces:
         self.recalls.append((user_id, query, limit, level))
         ranked = [replace(piece, rank=rank, score=1 / (60 + rank)) for rank, piece in enumerate(self.found, start=1)]
         return FoundPieces(ranked[:limit])

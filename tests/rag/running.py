@@ -42,9 +42,9 @@ class QueryLibrary(MemoryLibrary):
 
     by_query: dict[str, list[StoredPiece]] = field(default_factory=dict[str, list[StoredPiece]])
 
-    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> FoundPieces:
+    async def recall(self, user_id: UUID, query: str, *args: Any, **kwargs: Any) -> FoundPieces:
         asked = MemoryLibrary(self.by_query.get(query, self.found), recalls=self.recalls)
-        return await asked.recall(user_id, query, limit, level)
+        return await asked.recall(user_id, query, *args, **kwargs)
 
 
 def library(*names: str) -> MemoryLibrary:

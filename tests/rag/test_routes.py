@@ -455,10 +455,10 @@ class MeetingLibrary(MemoryLibrary):
 
     meeting: asyncio.Barrier = field(default_factory=lambda: asyncio.Barrier(4))
 
-    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> FoundPieces:
+    async def recall(self, user_id: UUID, query: str, *args: Any, **kwargs: Any) -> FoundPieces:
         async with asyncio.timeout(30):
             await self.meeting.wait()
-        return await super().recall(user_id, query, limit, level)
+        return await super().recall(user_id, query, *args, **kwargs)
 
 
 async def test_four_sub_questions_are_under_way_at_once():
@@ -470,10 +470,10 @@ async def test_four_sub_questions_are_under_way_at_once():
 
 async def test_a_storage_error_in_a_part_ends_the_question():
     class Broken(MemoryLibrary):
-        async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> FoundPieces:
+        async def recall(self, user_id: UUID, query: str, *args: Any, **kwargs: Any) -> FoundPieces:
             if query == MIXER:
                 raise ConnectionError
-            return await super().recall(user_id, query, limit, level)
+            return await super().recall(user_id, query, *args, **kwargs)
 
     async with FakeLLM() as llm:
         llm.decide("plan", PLAN)

@@ -70,7 +70,8 @@ async def resumed_search(pipeline: RetrievalPipeline, context: AgentContext, res
 async def _search(
     pipeline: RetrievalPipeline, context: AgentContext, query: str, resume: HitlResume | None = None
 ) -> Found:
-    result = await pipeline.run(query, context.user_id, context.language, context.emit_rag_step, resume=resume)
+    asked = (query, context.user_id, context.language, context.emit_rag_step)
+    result = await pipeline.run(*asked, resume=resume, collections=context.collections)
     if result.usage is not None:
         context.tool_usage = add_usage(context.tool_usage, result.usage)
     context.store_rag_trace({**result.trace, "tool_used": True, "tool_name": TOOL_NAME}, result.hitl)

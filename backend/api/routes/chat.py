@@ -34,6 +34,7 @@ _ASK_CODES = (
     "too_many_runs",
     "storage_unavailable",
     "draining",
+    "not_found",
 )
 
 router = APIRouter(prefix="/chat", tags=["chat"], responses=COMMON_ERRORS)

@@ -209,3 +209,63 @@ class PurgeOutbox(Base):
     kind: Mapped[str]
     target: Mapped[str]
     created_at: Mapped[Timestamp]
+
+
+class Job(Base):
+    """An upload or a deletion that a worker carries out step by step.
+
+    ``step`` is the one that is worked on, or was when the job ended. ``due_at`` is when a worker may take it: the end
+    of the lease of a running one, the end of a pause of a pending one. ``generation`` names the index that holds the
+    first ``processed_chunks`` leaves.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        CheckConstraint("kind in ('upload', 'delete')", name="kind"),
+        CheckConstraint("status in ('pending', 'running', 'completed', 'failed')", name="status"),
+        CheckConstraint("visibility in ('shared', 'private')", name="visibility"),
+        Index("ix_jobs_due", "due_at", postgresql_where=text("status in ('pending', 'running')")),
+        Index("ix_jobs_owner", "owner_id", "kind", text("id desc")),
+        Index("ix_jobs_version_id", "version_id"),
+    )
+    id: Mapped[Id]
+    kind: Mapped[str]
+    owner_id: Mapped[UUID | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    visibility: Mapped[str]
+    filename: Mapped[str]
+    document_id: Mapped[UUID]
+    version_id: Mapped[UUID | None]
+    status: Mapped[str] = mapped_column(server_default=text("'pending'"))
+    step: Mapped[str]
+    percent: Mapped[int] = mapped_column(server_default=text("0"))
+    total_chunks: Mapped[int] = mapped_column(server_default=text("0"))
+    processed_chunks: Mapped[int] = mapped_column(server_default=text("0"))
+    generation: Mapped[str | None]
+    attempts: Mapped[int] = mapped_column(server_default=text("0"))
+    worker_id: Mapped[str | None]
+    due_at: Mapped[Timestamp]
+    cancel_requested: Mapped[bool] = mapped_column(server_default=text("false"))
+    code: Mapped[str | None]
+    warnings: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'::jsonb"))
+    created_at: Mapped[Timestamp]
+    updated_at: Mapped[Timestamp]
+
+
+class Collection(Base):
+    """A named set of documents of one user, to ask about."""
+
+    __tablename__ = "collections"
+    __table_args__ = (UniqueConstraint("owner_id", "name"),)
+    id: Mapped[Id]
+    owner_id: Mapped[UUID] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    created_at: Mapped[Timestamp]
+
+
+class CollectionDocument(Base):
+    """A document in a collection."""
+
+    __tablename__ = "collection_documents"
+    __table_args__ = (Index("ix_collection_documents_document_id", "document_id"),)
+    collection_id: Mapped[UUID] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True)
+    document_id: Mapped[UUID] = mapped_column(ForeignKey("documents.id", ondelete="CASCADE"), primary_key=True)

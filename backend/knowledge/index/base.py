@@ -73,10 +73,17 @@ class ChunkIndex(Protocol):
         ...
 
     async def search(
-        self, query_vector: Sequence[float] | None, query_words: str, *, limit: int, user_id: UUID
+        self,
+        query_vector: Sequence[float] | None,
+        query_words: str,
+        *,
+        limit: int,
+        user_id: UUID,
+        versions: Collection[UUID] | None = None,
     ) -> IndexHits:
         """At most ``limit`` leaves that are shared or ``user_id``'s own, by reciprocal rank fusion of both arms.
 
+        With ``versions`` only leaves of these; a thousand of them cost some 10 ms, so there should not be many more.
         Without a vector, or when one arm fails, the other answers alone; so it does when ``query_words`` is empty.
         """
         ...

@@ -26,6 +26,24 @@ async def open_rebuild(config: KnowledgeConfig, data_dir: Path, *, dimensions: i
     return await LanceRebuild.open(_uri(config, data_dir), dimensions=dimensions, embedder=embedder)
 
 
+async def open_in_place(config: KnowledgeConfig, data_dir: Path, *, dimensions: int, embedder: str) -> IndexRebuild:
+    """The index that answers as if it were a rebuild, to be completed where it stands; raises as ``open`` does."""
+    return _InPlace(await open_index(config, data_dir, dimensions=dimensions, embedder=embedder))
+
+
+class _InPlace:
+    """The index that answers, to be filled where it stands."""
+
+    def __init__(self, index: ChunkIndex) -> None:
+        self.index = index
+
+    async def publish(self) -> None:
+        """It answers already."""
+
+    async def aclose(self) -> None:
+        await self.index.aclose()
+
+
 def _milvus() -> Any:
     """Its library is an extra, and is loaded where it is chosen only."""
     try:

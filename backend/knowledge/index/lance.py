@@ -29,6 +29,8 @@ from backend.knowledge.index.lance_tables import (
     connect,
     embedder_of,
     fold,
+    holds_deleted,
+    holds_old,
     open_or_make,
     same_vectors,
     tail_is_long,
@@ -41,6 +43,7 @@ FOLD_SECONDS, BUILD_SECONDS = 600.0, 4 * 3600.0
 FOLLOW_SECONDS = 2.0
 """How long a search may go on in a table that was replaced meanwhile; writes look each time."""
 ADD_BATCH = 2_000
+ERASE_SHARE = 20
 UNFOLDED_WRITES = 32
 """After so many writes, each of which left a small file, the table is folded."""
 
@@ -72,6 +75,7 @@ class LanceChunkIndex:
         self._replaced: AsyncTable | None = None
         self._looked = time.monotonic()
         self._writes = 0
+        self._erased = self._erase_again = 0.0
         self._optimizing = asyncio.Lock()
 
     @classmethod
@@ -163,23 +167,31 @@ class LanceChunkIndex:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def search(
-        self, query_vector: Sequence[float] | None, query_words: str, *, limit: int, user_id: UUID
+        self,
+        query_vector: Sequence[float] | None,
+        query_words: str,
+        *,
+        limit: int,
+        user_id: UUID,
+        versions: Collection[UUID] | None = None,
     ) -> IndexHits:
+        # The only values in the filter are UUIDs that are rendered here; nothing a user wrote can get into it.
+        allowed = f"(shared = true OR owner_id = '{UUID(str(user_id))}')"
+        if versions is not None:
+            allowed += f" AND version_id IN ({_listed(versions)})"
         await self._follow_now_and_then()
         try:
-            return await self._search(query_vector, query_words, limit, user_id)
+            return await self._search(query_vector, query_words, limit, allowed)
         except StorageUnavailable:
             async with _bounded(SEARCH_SECONDS):
                 moved = await self._follow()
             if not moved:
                 raise
-            return await self._search(query_vector, query_words, limit, user_id)
+            return await self._search(query_vector, query_words, limit, allowed)
 
     async def _search(
-        self, query_vector: Sequence[float] | None, query_words: str, limit: int, user_id: UUID
+        self, query_vector: Sequence[float] | None, query_words: str, limit: int, allowed: str
     ) -> IndexHits:
-        # The only value in the filter is a UUID that is rendered here; nothing a user wrote can get into it.
-        allowed = f"shared = true OR owner_id = '{UUID(str(user_id))}'"
         depth = max(limit, ARM_DEPTH)
         asked: dict[Arm, Awaitable[ArmHits]] = {}
         if query_vector is not None:
@@ -207,9 +219,8 @@ class LanceChunkIndex:
     async def missing(self, chunk_ids: Collection[UUID]) -> set[UUID]:
         if not chunk_ids:
             return set()
-        listed = ", ".join(f"'{UUID(str(chunk_id))}'" for chunk_id in chunk_ids)
         async with _bounded(SCAN_SECONDS):
-            query = self._table.query().where(f"chunk_id IN ({listed})").select(["chunk_id"])
+            query = self._table.query().where(f"chunk_id IN ({_listed(chunk_ids)})").select(["chunk_id"])
             found: Any = await query.to_arrow()
         return set(chunk_ids) - {UUID(value) for value in found.column("chunk_id").to_pylist()}
 
@@ -227,15 +238,23 @@ class LanceChunkIndex:
 
     async def _optimize(self) -> None:
         large = await self._table.count_rows() >= self._ann_rows
-        due = self._writes >= UNFOLDED_WRITES or await tail_is_long(self._table)
+        due = self._writes >= UNFOLDED_WRITES or await tail_is_long(self._table) or await self._erasing_is_due()
         if not due and not (large and await ann_is_due(self._table, self._ann_rows)):
             return
-        self._writes = 0
+        self._writes, began = 0, time.monotonic()
         if large:
             await self._fold_apart()
-            return
-        async with asyncio.timeout(FOLD_SECONDS):
-            await fold(self._table, self._ann_rows)
+        else:
+            async with asyncio.timeout(FOLD_SECONDS):
+                await fold(self._table, self._ann_rows)
+        self._erased, self._erase_again = time.monotonic(), ERASE_SHARE * (time.monotonic() - began)
+
+    async def _erasing_is_due(self) -> bool:
+        """Whether deleted rows are in the files still, or files of former states: after every deletion, but no more
+        often than the work is a ``ERASE_SHARE``-th of the time."""
+        if time.monotonic() - self._erased < self._erase_again:
+            return False
+        return await holds_deleted(self._table) or await holds_old(self._table)
 
     async def _fold_apart(self) -> None:
         """Folds in a process of its own: in this one, searches and writes would wait for the library's threads."""
@@ -311,6 +330,11 @@ class LanceRebuild:
 
     async def aclose(self) -> None:
         await self.index.aclose()
+
+
+def _listed(ids: Collection[UUID]) -> str:
+    """``ids`` as a list in a filter."""
+    return ", ".join(f"'{UUID(str(one))}'" for one in ids) or "''"
 
 
 def _from_anywhere(uri: str) -> str:

@@ -9,7 +9,7 @@ undo each other: the newest row with state ``current`` names the table that answ
 
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +29,8 @@ ANN_ROWS = 20_000
 ANN_SEGMENTS = 16
 """Each fold adds a segment to the approximate index, and each segment is searched; beyond it is made anew as one."""
 UNINDEXED_ROWS = 1_000
+KEPT_SECONDS = 60.0
+"""How long the files of a former state stay: whoever reads has begun with the newest and ends within this time."""
 
 FAILURES = (RuntimeError, OSError, ValueError, TimeoutError)
 """What the library raises; it has no error class of its own."""
@@ -115,10 +117,42 @@ async def tail_is_long(table: AsyncTable) -> bool:
 
 
 async def fold(table: AsyncTable, ann_rows: int) -> None:
-    """Takes all rows into the indexes, makes the approximate one when it is due, and drops versions an hour old."""
-    if await ann_is_due(table, ann_rows):
+    """Takes all rows into the indexes, makes the approximate one when it is due, and drops old versions.
+
+    Of what was deleted nothing stays in the files, once it is ``KEPT_SECONDS`` ago: the library rewrites a file by
+    itself only when a tenth of its rows is deleted, and its word index keeps the words.
+    """
+    erasing = await holds_deleted(table)
+    if erasing:
+        await _touch_one(table)
+        await table.create_index("words", config=_WORD_INDEX, replace=True)
+    if await ann_is_due(table, ann_rows) or (erasing and await _has_ann(table)):
         await table.create_index("vector", config=HnswSq(distance_type="cosine"), replace=True)
-    await table.optimize(cleanup_older_than=timedelta(hours=1))
+    await table.optimize(cleanup_older_than=timedelta(seconds=KEPT_SECONDS))
+
+
+async def _has_ann(table: AsyncTable) -> bool:
+    return any(index.columns == ["vector"] for index in await table.list_indices())
+
+
+async def holds_deleted(table: AsyncTable) -> bool:
+    """Whether files hold rows that were deleted."""
+    versions: list[dict[str, Any]] = await table.list_versions()
+    return int(versions[-1]["metadata"].get("total_deletion_file_rows", "0")) > 0
+
+
+async def holds_old(table: AsyncTable) -> bool:
+    """Whether there are versions that can be dropped now."""
+    versions: list[dict[str, Any]] = await table.list_versions()
+    oldest = datetime.now(UTC) - timedelta(seconds=KEPT_SECONDS)
+    return len(versions) > 1 and versions[-2]["timestamp"].astimezone(UTC) < oldest
+
+
+async def _touch_one(table: AsyncTable) -> None:
+    """Writes one row anew as it is: files are only rewritten when there are two, and indexes that cover both alike."""
+    found: Any = await table.query().select(["chunk_id"]).limit(1).to_arrow()
+    for chunk_id in found.column("chunk_id").to_pylist():
+        await table.update(where=f"chunk_id = '{chunk_id}'", updates_sql={"shared": "shared"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,17 @@ class MemoryChunkIndex:
             del self._rows[chunk_id]
 
     async def search(
-        self, query_vector: Sequence[float] | None, query_words: str, *, limit: int, user_id: UUID
+        self,
+        query_vector: Sequence[float] | None,
+        query_words: str,
+        *,
+        limit: int,
+        user_id: UUID,
+        versions: Collection[UUID] | None = None,
     ) -> IndexHits:
         allowed = [row for row in self._rows.values() if row.shared or row.owner_id == user_id]
+        if versions is not None:
+            allowed = [row for row in allowed if row.version_id in versions]
         depth = max(limit, ARM_DEPTH)
         asked: dict[Arm, Awaitable[ArmHits]] = {}
         if query_vector is not None:

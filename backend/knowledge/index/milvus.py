@@ -262,11 +262,19 @@ class MilvusChunkIndex:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def search(
-        self, query_vector: Sequence[float] | None, query_words: str, *, limit: int, user_id: UUID
+        self,
+        query_vector: Sequence[float] | None,
+        query_words: str,
+        *,
+        limit: int,
+        user_id: UUID,
+        versions: Collection[UUID] | None = None,
     ) -> IndexHits:
         await self._follow_now_and_then()
         # The only values in the filter are UUIDs that are rendered here; nothing a user wrote can get into it.
         allowed = f'(shared == true or owner_id == "{UUID(str(user_id))}")'
+        if versions is not None:
+            allowed += f" and version_id in [{_listed(versions)}]"
         depth = min(max(limit, ARM_DEPTH), PAGE)
         asked: dict[Arm, Awaitable[ArmHits]] = {}
         if query_vector is not None:
@@ -321,10 +329,12 @@ class MilvusChunkIndex:
     async def missing(self, chunk_ids: Collection[UUID]) -> set[UUID]:
         if not chunk_ids:
             return set()
-        listed = ", ".join(f'"{UUID(str(chunk_id))}"' for chunk_id in chunk_ids)
         async with bounded(SCAN_SECONDS):
             rows: Any = await self._server.client.query(
-                self._name, filter=f"chunk_id in [{listed}]", output_fields=["chunk_id"], timeout=SCAN_SECONDS
+                self._name,
+                filter=f"chunk_id in [{_listed(chunk_ids)}]",
+                output_fields=["chunk_id"],
+                timeout=SCAN_SECONDS,
             )
         return set(chunk_ids) - {UUID(row["chunk_id"]) for row in rows}
 
@@ -400,6 +410,11 @@ async def _closing_on_failure(server: MilvusServer) -> AsyncGenerator[None]:
     except BaseException:
         await server.client.close()
         raise
+
+
+def _listed(ids: Collection[UUID]) -> str:
+    """``ids`` as a list in a filter."""
+    return ", ".join(f'"{UUID(str(one))}"' for one in ids) or '""'
 
 
 def _records(rows: Sequence[IndexRow]) -> list[dict[str, Any]]:

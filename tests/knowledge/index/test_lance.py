@@ -243,3 +243,43 @@ async def test_replaced_tables_are_dropped_when_nobody_can_search_them_any_more(
     await index.optimize()
     connection.close()
     await index.aclose()
+
+
+# --- what was deleted ------------------------------------------------------------------------------------------------
+
+
+async def words_in_files(index: LanceChunkIndex, directory: Path) -> tuple[int, bool]:
+    """Rows in the files that were deleted, and whether the bytes of any file hold the marker."""
+    versions = await index._table.list_versions()
+    held = sum(int(version["metadata"].get("total_deletion_file_rows", "0")) for version in versions)
+    files = [file.read_bytes() for file in directory.rglob("*") if file.is_file()]
+    return held, any(b"zebramarker" in content for content in files)
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("ann_rows", [100_000, 300])
+async def test_i06_of_a_deleted_row_nothing_stays_in_the_files(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, folded: bool, ann_rows: int
+) -> None:
+    monkeypatch.setattr(lance_tables, "KEPT_SECONDS", 0.001)
+    index = await LanceChunkIndex.open(str(data_dir), dimensions=2, embedder="test", ann_rows=ann_rows)
+    rows, marked = spread(400), row("zebramarker " * 3, [1, 0])
+    if folded:  # one file with all rows, of which a tenth would have to go before the library rewrites it
+        await index.add([*rows, marked])
+        await lance_tables.fold(index._table, ann_rows)
+    else:
+        await index.add(rows)
+        await index.add([marked])
+    await index.delete_version(marked.version_id)
+    monkeypatch.setattr(index, "_fold_apart", lambda: lance_tables.fold(index._table, ann_rows))
+    monkeypatch.setattr("backend.knowledge.index.lance.ERASE_SHARE", 0)
+    await until(lambda: nothing_left(index, data_dir))
+    assert sum((await index.versions()).values()) == 400
+    found = await index.search([math.cos(7), math.sin(7)], analyze_query("pump 7"), limit=3, user_id=BOB)
+    assert found.hits[0].chunk_id == rows[7].chunk_id
+    await index.aclose()
+
+
+async def nothing_left(index: LanceChunkIndex, directory: Path) -> bool:
+    await index.optimize()
+    return await words_in_files(index, directory) == (0, False)

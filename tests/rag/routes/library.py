@@ -1,6 +1,6 @@
 """A library in memory that cuts, embeds and searches as the real one does."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -36,7 +36,9 @@ class IndexedLibrary:
                 ]
             )
 
-    async def recall(self, user_id: UUID, query: str, limit: int, level: int = 3) -> FoundPieces:
+    async def recall(
+        self, user_id: UUID, query: str, limit: int, level: int = 3, *, collections: Collection[UUID] | None = None
+    ) -> FoundPieces:
         words = analyze_query(query)
         if not words:
             return FoundPieces([])
