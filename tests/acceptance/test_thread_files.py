@@ -29,9 +29,8 @@ CSV = b"name,price\npump,3\nvalve,4\n"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Running]:
-    async with running(
-        postgres_url, valkey_url, f"thread_files_{worker_id}", max_bytes_per_user=LIMIT, max_upload_bytes=MAX_UPLOAD
-    ) as made:
+    limits = {"max_bytes_per_user": LIMIT, "max_upload_bytes": MAX_UPLOAD, "max_body_bytes": 50_000}
+    async with running(postgres_url, valkey_url, f"thread_files_{worker_id}", **limits) as made:
         yield made
 
 
