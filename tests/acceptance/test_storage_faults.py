@@ -43,10 +43,13 @@ async def alice(at: Rack) -> AsyncIterator[Client]:
 
 async def test_b10_the_next_prompt_holds_the_answer_whose_done_was_just_read(at: Rack, alice: Client):
     at.postgres.on_bytes(b"COMMIT", 0.3, times=None)
+    at.postgres.on_bytes(b"answer ", 0.3, times=None)  # the end of a turn is one statement, which commits itself
     for number in range(3):
         at.llm.script(text(f"answer {number}"))
         async with alice.stream(f"question {number}") as stream:
             await stream.until_type("done")
+            query = "select status, content from chat_messages where run_id = cast(:id as uuid) and type = 'ai'"
+            assert await at.sql(query, id=stream.run_id) == [("completed", f"answer {number}")]
     async with alice.stream("question 3") as last:
         await last.end()
     prompt = [message["content"] for message in at.llm.chats[3].messages[1:]]
