@@ -195,6 +195,8 @@ async def _knowledge(stack: AsyncExitStack, settings: Settings, engine: AsyncEng
     knowledge = KnowledgeBase(engine, index, embedder, settings, settings.data_dir)
     for upkeep in (knowledge.sweep, knowledge.optimize):
         stack.push_async_callback(_end, asyncio.create_task(every(SWEEP_SECONDS, upkeep)))
+    stack.push_async_callback(knowledge.jobs.aclose)
+    stack.push_async_callback(_end, asyncio.create_task(knowledge.jobs.run()))
     return knowledge, embedder.count_tokens
 
 

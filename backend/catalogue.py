@@ -27,6 +27,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "not_found": ("Not found.", "未找到。"),
     "method_not_allowed": ("This method is not offered here.", "不支持该请求方法。"),
     "name_taken": ("This name is taken.", "该名称已被占用。"),
+    "cancelled": ("This was ended on request.", "已按要求取消。"),
     "idempotency_conflict": ("This key was already used for another message.", "该幂等键已用于其他消息。"),
     "run_active": ("An answer is still being written in this session.", "该会话正在生成回答。"),
     "stale_hitl": ("This question is no longer waiting for an answer.", "该澄清问题已失效。"),

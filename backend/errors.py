@@ -101,6 +101,13 @@ class NameTaken(AppError):
     code = "name_taken"
 
 
+class Cancelled(AppError):
+    """The upload was ended on request."""
+
+    status = 409
+    code = "cancelled"
+
+
 class IdempotencyConflict(AppError):
     """The key was used for another body."""
 

@@ -6,8 +6,7 @@ its own file (``PROMETHEUS_MULTIPROC_DIR``, the library's own way), and whicheve
 
 import asyncio
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -21,8 +20,6 @@ from prometheus_client import (
     multiprocess,
     values,
 )
-
-from backend.errors import AppError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLE_SECONDS = 1.0
@@ -88,18 +85,9 @@ def count_cache_read(kind: Literal["messages", "list"], *, hit: bool) -> None:
     CACHE_READS.labels(kind, "hit" if hit else "miss").inc()
 
 
-@contextmanager
-def counted_upload() -> Generator[None]:
-    """Counts what is done within it as one upload."""
-    result = "aborted"
-    try:
-        yield
-        result = "ok"
-    except AppError as error:
-        result = error.code
-        raise
-    finally:
-        UPLOADS.labels(result).inc()
+def count_upload(result: str) -> None:
+    """Counts an upload by its end: ``ok`` or an error code."""
+    UPLOADS.labels(result).inc()
 
 
 def stage_seconds(name: str) -> float:

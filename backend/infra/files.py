@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
+from typing import IO
 from uuid import UUID
 
 DOCUMENTS, INDEX, THREADS = "documents", "index", "threads"
@@ -23,17 +24,23 @@ def document_path(data_dir: Path, document_id: UUID, version_id: UUID) -> Path:
     return data_dir / DOCUMENTS / str(document_id) / str(version_id)
 
 
-def write_atomic(path: Path, source: bytes | Path) -> None:
-    """Writes ``source`` (bytes, or a file to copy) to ``path``, which is whole and on the disk or absent."""
+def write_atomic(path: Path, source: bytes | Path | IO[bytes]) -> None:
+    """Writes ``source`` to ``path``, which is whole and on the disk or absent.
+
+    The source is bytes, a file to copy, or an open one, from its beginning.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as target:
             if isinstance(source, bytes):
                 target.write(source)
-            else:
+            elif isinstance(source, Path):
                 with source.open("rb") as origin:
                     shutil.copyfileobj(origin, target, 1024 * 1024)
+            else:
+                source.seek(0)
+                shutil.copyfileobj(source, target, 1024 * 1024)
             target.flush()
             os.fsync(target.fileno())
         part.replace(path)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import math
 import os
 import re
@@ -12,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,8 +27,6 @@ FILE_TYPES = {
     "jsonl": "json",
 }
 """Extension to what the worker reads it as."""
-
-logger = logging.getLogger(__name__)
 
 _PACKAGE_ROOT = Path(__file__).parents[2]
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from backend.knowledge.parse_worker import main; main()"
@@ -54,10 +52,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """The pages that hold text, in order; ``total_pages`` counts the blank ones too."""
+    """The pages that hold text, in order; ``total_pages`` counts the blank ones too.
+
+    ``warnings`` say what of the file is not in them: each has the ``key`` of a text in the catalogue, and its values.
+    """
 
     pages: list[Page]
     total_pages: int | None
+    warnings: list[dict[str, Any]]
 
 
 class _WorkerPage(BaseModel):
@@ -69,7 +71,7 @@ class _Answer(BaseModel):
     code: str | None = None
     pages: list[_WorkerPage] = []
     total_pages: int | None = None
-    note: str | None = None
+    replaced: int = 0
 
 
 def file_type_of(filename: str) -> str:
@@ -83,9 +85,8 @@ def file_type_of(filename: str) -> str:
 async def parse_document(path: Path, file_type: str, config: KnowledgeConfig) -> ParsedDocument:
     """The text of the file at ``path``, cleaned, with ``\\n`` as line end.
 
-    Pages and slides are numbered. What was not clean about the file, and how many pages hold no text, is logged.
-    Raises :class:`DocumentError`, :class:`TypeMismatch` or :class:`TooLarge` (pages, cells, unpacked size, memory,
-    time).
+    Pages and slides are numbered. Raises :class:`DocumentError`, :class:`TypeMismatch` or
+    :class:`TooLarge` (pages, cells, unpacked size, memory, time).
     """
     request = {
         "path": str(path),
@@ -173,21 +174,26 @@ def _read_answer(output: bytes) -> ParsedDocument:
             raise TooLarge()
         case "type_mismatch":
             raise TypeMismatch()
+        case "no_extractable_text":
+            total = answer.total_pages or 0
+            raise DocumentError("no_extractable_text", pages=total, warnings=_warnings(answer, total))
         case code:
             raise DocumentError(code)
     pages = [Page(page.number, _clean(page.text)) for page in answer.pages]
     pages = [page for page in pages if not is_blank(page.text)]
     if not pages:
         raise DocumentError("empty_document")
-    _log_flaws(answer, len(pages))
-    return ParsedDocument(pages, answer.total_pages)
+    blank = (answer.total_pages or len(pages)) - len(pages)
+    return ParsedDocument(pages, answer.total_pages, _warnings(answer, blank))
 
 
-def _log_flaws(answer: _Answer, pages: int) -> None:
-    if answer.note is not None:
-        logger.warning("a text is not clean: %s", answer.note)
-    if answer.total_pages is not None and answer.total_pages > pages:
-        logger.info("%d of %d pages hold no text that can be read", answer.total_pages - pages, answer.total_pages)
+def _warnings(answer: _Answer, blank: int) -> list[dict[str, Any]]:
+    warnings: list[dict[str, Any]] = []
+    if answer.replaced:
+        warnings.append({"key": "warning_replaced", "count": answer.replaced})
+    if blank > 0:
+        warnings.append({"key": "warning_blank_pages", "count": blank, "total": answer.total_pages})
+    return warnings
 
 
 def _clean(text: str) -> str:

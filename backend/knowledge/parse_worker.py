@@ -1,8 +1,9 @@
 """Reads one file and prints its pages: the program that ``parse.py`` runs, and may kill, as a process of its own.
 
 Input is one line of JSON on stdin ``{path, type, max_pages, max_cells, max_inflated_bytes, memory_bytes,
-cpu_seconds}``, output one JSON object on stdout: ``{"pages": [{"number", "text"}], "total_pages", "note"}`` or
-``{"code"}``. When stdin ends the process does too, so it never outlives the one that started it.
+cpu_seconds}``, output one JSON object on stdout: ``{"pages": [{"number", "text"}], "total_pages",
+"replaced"}`` or ``{"code", "total_pages"}``. When stdin ends the process does too, so it never outlives the one
+that started it.
 """
 
 import json
@@ -45,7 +46,7 @@ def read_text(path: Path, kind: str, limits: Limits) -> Content:
     text = decode(data, declared_charset(data) if kind == "html" else None)
     if not text.strip("\ufeff" + BLANK.decode()):
         raise Refused("empty_document")
-    note = f"{text.count(chr(0xFFFD))} characters replaced" if "\ufffd" in text else None
+    replaced = text.count("\ufffd")
     match kind:
         case "html":
             text = markdown_of_html(text)
@@ -55,7 +56,7 @@ def read_text(path: Path, kind: str, limits: Limits) -> Content:
             text = json_text(text.removeprefix("\ufeff"), limits)
         case _:
             pass
-    return Content([Part(None, text)], note=note)
+    return Content([Part(None, text)], replaced=replaced)
 
 
 def read(path: Path, kind: str, limits: Limits) -> Content:
@@ -100,11 +101,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         content = read(Path(request["path"]), request["type"], limits)
     except Refused as refused:
-        return {"code": refused.code}
+        return {"code": refused.code, "total_pages": refused.total_pages}
     except MemoryError:
         return {"code": "too_large"}
     pages = [{"number": part.number, "text": part.text} for part in content.parts]
-    return {"pages": pages, "total_pages": content.total_pages, "note": content.note}
+    return {"pages": pages, "total_pages": content.total_pages, "replaced": content.replaced}
 
 
 def main() -> None:

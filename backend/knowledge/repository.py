@@ -1,8 +1,8 @@
 """What is written of documents, versions and chunks in Postgres. One method is one transaction.
 
-A version that is being made has a row of kind ``ingest`` in the outbox from its first transaction on. Its time is
-renewed while the maker lives; when it gets old the maker is gone, and the sweeper removes what it left. A row of kind
-``version`` says that a version's index rows and file have still to go. So nothing outside Postgres is ever forgotten.
+A version that is being made has a row of kind ``ingest`` in the outbox from its first transaction on, and a job that
+makes it. When the job is gone the sweeper removes what is left. A row of kind ``version`` says that a version's index
+rows and file have still to go. So nothing outside Postgres is ever forgotten.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,25 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from backend.errors import Forbidden, NotFound, StorageUnavailable, TooLarge
 from backend.infra.database.engine import transaction
-from backend.infra.database.tables import Chunk, Document, DocumentVersion, PurgeOutbox, User
+from backend.infra.database.tables import Chunk, Document, DocumentVersion, Job, PurgeOutbox, User
 from backend.knowledge.chunk import NewChunk
+from backend.knowledge.job_repository import (
+    BM25,
+    UPLOAD,
+    VECTOR_STORE,
+    JobRepository,
+    Source,
+    StoredJob,
+    add_job,
+)
 from backend.knowledge.library import visible
 from backend.schemas.auth import Principal
 from backend.schemas.documents import Visibility
 
 INGEST, VERSION = "ingest", "version"
 INSERT_BATCH = 1_000
+UPLOAD_LEASE = timedelta(seconds=60)
+"""How long a file may take to be written before its job counts as left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +51,27 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Unchanged:
-    """The current version has these bytes already."""
+class Accepted:
+    """``job_id`` tells what becomes of the upload. ``version_id`` is the version whose file is to be written, ``None``
+    when the current version has these bytes already, or the newest one in the making."""
 
+    job_id: UUID
     document_id: UUID
-    chunk_count: int
+    version_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
-class BegunVersion:
-    """A version in the making. ``owner_id`` is the document's owner."""
+class Deleted:
+    """``chunks`` counts the leaves that answered till now."""
 
     document_id: UUID
-    version_id: UUID
-    version: int
-    owner_id: UUID | None
-    shared: bool
+    visibility: Visibility
+    chunks: int
+    job_id: UUID
 
-    @property
-    def target(self) -> str:
-        return f"{self.document_id}/{self.version_id}"
+
+def _target(document_id: UUID, version_id: UUID) -> str:
+    return f"{document_id}/{version_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +91,42 @@ class KnowledgeRepository:
 
     # --- making a version ---------------------------------------------------------------------------------------
 
-    async def begin(self, upload: Upload, max_bytes: int) -> BegunVersion | Unchanged:
-        """Opens a version ``processing`` of the document of that name, which is made if it is new.
+    async def begin(self, upload: Upload, max_bytes: int, worker_id: str) -> Accepted:
+        """Opens a version ``processing`` of the document of that name, which is made if it is new, with its job.
 
         Raises :class:`TooLarge` when the owner's documents would hold more than ``max_bytes``.
         """
         async with transaction(self._engine) as connection:
             await connection.execute(select(User.id).where(User.id == upload.owner_id).with_for_update(key_share=True))
             document = await self._lock_or_make(connection, upload)
-            current = await self._version(connection, document.current_version_id)
-            if current is not None and current.sha256 == upload.sha256:
-                return Unchanged(document.id, current.chunk_count)
+            known = await self._known(connection, document, upload)
+            if known is not None:
+                return Accepted(known, document.id, None)
             await self._check_quota(connection, upload, document.id, max_bytes)
-            return await self._open_version(connection, document, upload)
+            version_id = await self._open_version(connection, document, upload)
+            due_at = func.clock_timestamp() + UPLOAD_LEASE
+            values = {**_job_values(document, upload), "version_id": version_id, "step": UPLOAD}
+            job_id = await add_job(connection, **values, status="running", worker_id=worker_id, due_at=due_at)
+            return Accepted(job_id, document.id, version_id)
+
+    async def _known(self, connection: AsyncConnection, document: Row[Any], upload: Upload) -> UUID | None:
+        """The job for bytes that the document has already: one that is done, or the one that makes them."""
+        newest = (
+            select(DocumentVersion.sha256, Job.id.label("job_id"))
+            .join(Job, Job.version_id == DocumentVersion.id)
+            .where(DocumentVersion.document_id == document.id, DocumentVersion.status == "processing")
+            .where(Job.status.in_(("pending", "running")), ~Job.cancel_requested)
+            .order_by(DocumentVersion.version.desc())
+        )
+        underway = (await connection.execute(newest.limit(1))).first()
+        if underway is not None:
+            return underway.job_id if underway.sha256 == upload.sha256 else None
+        current = await self._version(connection, document.current_version_id)
+        if current is None or current.sha256 != upload.sha256:
+            return None
+        count = current.chunk_count
+        values = {**_job_values(document, upload), "version_id": current.id, "step": VECTOR_STORE, "percent": 100}
+        return await add_job(connection, **values, status="completed", total_chunks=count, processed_chunks=count)
 
     async def _lock_or_make(self, connection: AsyncConnection, upload: Upload) -> Row[Any]:
         same = [Document.filename == upload.filename, Document.visibility == upload.visibility]
@@ -128,7 +163,7 @@ class KnowledgeRepository:
         if int((await connection.execute(query)).scalar_one()) + upload.size > max_bytes:
             raise TooLarge()
 
-    async def _open_version(self, connection: AsyncConnection, document: Row[Any], upload: Upload) -> BegunVersion:
+    async def _open_version(self, connection: AsyncConnection, document: Row[Any], upload: Upload) -> UUID:
         last = select(func.coalesce(func.max(DocumentVersion.version), 0)).where(
             DocumentVersion.document_id == document.id
         )
@@ -137,39 +172,55 @@ class KnowledgeRepository:
             document_id=document.id, version=version, sha256=upload.sha256, size=upload.size
         )
         version_id = (await connection.execute(made.returning(DocumentVersion.id))).scalar_one()
-        begun = BegunVersion(document.id, version_id, version, document.owner_id, document.visibility == "shared")
-        await connection.execute(insert(PurgeOutbox).values(kind=INGEST, target=begun.target))
-        return begun
+        await connection.execute(insert(PurgeOutbox).values(kind=INGEST, target=_target(document.id, version_id)))
+        return version_id
 
-    async def renew(self, begun: BegunVersion) -> None:
-        """Says that the maker of the version lives."""
+    async def drop_chunks(self, version_id: UUID) -> None:
+        """Removes what an attempt stored before it was broken off."""
         async with transaction(self._engine) as connection:
-            mine = and_(PurgeOutbox.kind == INGEST, PurgeOutbox.target == begun.target)
-            await connection.execute(update(PurgeOutbox).where(mine).values(created_at=func.clock_timestamp()))
+            await connection.execute(delete(Chunk).where(Chunk.version_id == version_id))
 
-    async def publish(self, begun: BegunVersion, chunks: Sequence[NewChunk], pages: int | None) -> bool:
-        """Makes the version the one that answers, with all its chunks, and hands the old one to the purge.
+    async def store_chunks(
+        self, jobs: JobRepository, job: StoredJob, source: Source, chunks: Sequence[NewChunk], pages: int | None
+    ) -> int:
+        """Stores the chunks of a version that does not answer yet; the number of leaves.
 
-        False, with nothing changed, when a newer version answers already. Raises :class:`NotFound` when the
-        document or the version was removed meanwhile.
+        Raises :class:`NotFound` when the version was removed meanwhile, and :class:`JobLost`.
+        """
+        leaves = sum(1 for chunk in chunks if chunk.level == 3)
+        mine = and_(DocumentVersion.id == source.version_id, DocumentVersion.status == "processing")
+        async with transaction(self._engine) as connection:
+            known = update(DocumentVersion).where(mine).values(pages=pages, chunk_count=leaves)
+            if (await connection.execute(known)).rowcount == 0:
+                raise NotFound()
+            await self._insert_chunks(connection, source.version_id, chunks)
+            await jobs.write(connection, job.id, step=VECTOR_STORE, percent=0, total_chunks=leaves, processed_chunks=0)
+        return leaves
+
+    async def publish(self, jobs: JobRepository, job: StoredJob, source: Source) -> bool:
+        """Makes the version the one that answers, ends the job, and hands the old version to the purge.
+
+        False when a newer version answers already; then this one goes. Raises :class:`NotFound` when the document
+        or the version was removed meanwhile, and :class:`JobLost`.
         """
         async with transaction(self._engine) as connection:
-            document = await self._lock(connection, begun.document_id)
-            version = await self._version(connection, begun.version_id)
+            document = await self._lock(connection, source.document_id)
+            version = await self._version(connection, source.version_id)
             if document is None or version is None or version.status != "processing":
                 raise NotFound()
+            await jobs.write(connection, job.id, status="completed", percent=100, processed_chunks=version.chunk_count)
             current = await self._version(connection, document.current_version_id)
-            if current is not None and current.version > begun.version:
+            if current is not None and current.version > source.version:
+                await self._take_back(connection, source.document_id, source.version_id, None)
                 return False
-            await self._insert_chunks(connection, begun.version_id, chunks)
-            leaves = sum(1 for chunk in chunks if chunk.level == 3)
-            ready = update(DocumentVersion).where(DocumentVersion.id == begun.version_id)
-            await connection.execute(ready.values(status="ready", pages=pages, chunk_count=leaves))
+            ready = update(DocumentVersion).where(DocumentVersion.id == source.version_id)
+            await connection.execute(ready.values(status="ready"))
             await connection.execute(
-                update(Document).where(Document.id == document.id).values(current_version_id=begun.version_id)
+                update(Document).where(Document.id == document.id).values(current_version_id=source.version_id)
             )
-            await self._discard(connection, begun.document_id, keep=begun.version_id)
-            await connection.execute(delete(PurgeOutbox).where(PurgeOutbox.target == begun.target))
+            await self._discard(connection, source.document_id, keep=source.version_id)
+            target = _target(source.document_id, source.version_id)
+            await connection.execute(delete(PurgeOutbox).where(PurgeOutbox.target == target))
             return True
 
     async def _lock(self, connection: AsyncConnection, document_id: UUID) -> Row[Any] | None:
@@ -207,41 +258,70 @@ class KnowledgeRepository:
         if rows:
             await connection.execute(insert(PurgeOutbox), rows)
 
-    async def abandon(self, begun: BegunVersion, code: str | None) -> None:
+    async def abandon(self, document_id: UUID, version_id: UUID, code: str | None) -> None:
         """Takes the version back and hands what it left to the purge.
 
         With an older version that answers, ``code`` stays as the reason; a document that never was ready goes too.
         """
         async with transaction(self._engine) as connection:
-            document = await self._lock(connection, begun.document_id)
-            version = await self._version(connection, begun.version_id)
-            if version is not None and version.status == "ready":
-                return  # it was published, and whoever waited for that was cancelled
-            mine = and_(DocumentVersion.id == begun.version_id, DocumentVersion.status == "processing")
-            if document is not None and document.current_version_id is not None and code is not None:
-                await connection.execute(update(DocumentVersion).where(mine).values(status="failed", code=code))
-            else:
-                await connection.execute(delete(DocumentVersion).where(mine))
-            others = exists().where(DocumentVersion.document_id == begun.document_id)
-            await connection.execute(delete(Document).where(Document.id == begun.document_id, ~others))
-            # The maker may have been given up already; then its row has the other kind, or is done and gone.
-            kept = await connection.execute(
-                update(PurgeOutbox).where(PurgeOutbox.target == begun.target).values(kind=VERSION)
-            )
-            if kept.rowcount == 0:
-                await connection.execute(insert(PurgeOutbox).values(kind=VERSION, target=begun.target))
+            await self._take_back(connection, document_id, version_id, code)
+
+    async def give_up(
+        self, jobs: JobRepository, job: StoredJob, code: str, warnings: list[dict[str, object]] | None
+    ) -> None:
+        """Ends a job with ``code`` and takes back what an upload made. Raises :class:`JobLost`."""
+        values: dict[str, Any] = {"status": "failed", "code": code}
+        if warnings is not None:
+            values["warnings"] = warnings
+        async with transaction(self._engine) as connection:
+            if job.kind == "upload" and job.version_id is not None:
+                await self._take_back(connection, job.document_id, job.version_id, code)
+            await jobs.write(connection, job.id, **values)
+
+    async def _take_back(
+        self, connection: AsyncConnection, document_id: UUID, version_id: UUID, code: str | None
+    ) -> None:
+        document = await self._lock(connection, document_id)
+        version = await self._version(connection, version_id)
+        if version is not None and version.status == "ready":
+            return  # it was published
+        mine = and_(DocumentVersion.id == version_id, DocumentVersion.status == "processing")
+        if document is not None and document.current_version_id is not None and code is not None:
+            await connection.execute(update(DocumentVersion).where(mine).values(status="failed", code=code))
+            await connection.execute(delete(Chunk).where(Chunk.version_id == version_id))
+        else:
+            await connection.execute(delete(DocumentVersion).where(mine))
+        others = exists().where(DocumentVersion.document_id == document_id)
+        await connection.execute(delete(Document).where(Document.id == document_id, ~others))
+        # It may have been given up already; then its row has the other kind, or is done and gone.
+        target = _target(document_id, version_id)
+        kept = await connection.execute(update(PurgeOutbox).where(PurgeOutbox.target == target).values(kind=VERSION))
+        if kept.rowcount == 0:
+            await connection.execute(insert(PurgeOutbox).values(kind=VERSION, target=target))
 
     # --- the outbox ---------------------------------------------------------------------------------------------
 
-    async def dead_ingests(self, older_than: timedelta) -> list[BegunVersion]:
-        """Versions whose maker has not been heard of for that long."""
+    async def orphans(self, older_than: timedelta) -> list[tuple[UUID, UUID]]:
+        """Documents and versions in the making that no job makes any more."""
+        job = exists().where(
+            Job.status.in_(("pending", "running")),
+            func.concat(Job.document_id, "/", Job.version_id) == PurgeOutbox.target,
+        )
         query = select(PurgeOutbox.target).where(
-            PurgeOutbox.kind == INGEST, PurgeOutbox.created_at < func.now() - older_than
+            PurgeOutbox.kind == INGEST, PurgeOutbox.created_at < func.now() - older_than, ~job
         )
         async with transaction(self._engine) as connection:
             targets = (await connection.execute(query.limit(100))).scalars().all()
-        ids = [tuple(UUID(part) for part in target.split("/")) for target in targets]
-        return [BegunVersion(document_id, version_id, 0, document_id, False) for document_id, version_id in ids]
+        return [(UUID(document_id), UUID(version_id)) for document_id, version_id in (t.split("/") for t in targets)]
+
+    async def purges_of(self, document_id: UUID) -> list[Purge]:
+        """What is to be purged of one document."""
+        query = select(PurgeOutbox.id, PurgeOutbox.target).where(
+            PurgeOutbox.kind == VERSION, PurgeOutbox.target.startswith(f"{document_id}/")
+        )
+        async with transaction(self._engine) as connection:
+            rows = (await connection.execute(query.order_by(PurgeOutbox.id))).all()
+        return [Purge(row.id, *(UUID(part) for part in row.target.split("/"))) for row in rows]
 
     async def purges(self, limit: int, after: UUID | None = None) -> list[Purge]:
         """What is to be purged, oldest first."""
@@ -259,8 +339,8 @@ class KnowledgeRepository:
 
     # --- removing ----------------------------------------------------------------------------------------------
 
-    async def delete_document(self, principal: Principal, filename: str, document_id: UUID | None) -> int:
-        """Removes a document and hands its versions to the purge; the number of leaves that answered till now.
+    async def delete_document(self, principal: Principal, filename: str, document_id: UUID | None) -> Deleted:
+        """Removes a document, hands its versions to the purge and leaves a job that sees to it.
 
         One's own private document of that name first, then the shared one. Raises :class:`NotFound`, or
         :class:`Forbidden` for a shared document when the principal is no admin.
@@ -278,7 +358,18 @@ class KnowledgeRepository:
             current = await self._version(connection, document.current_version_id)
             await self._discard(connection, document.id, keep=None)
             await connection.execute(delete(Document).where(Document.id == document.id))
-        return current.chunk_count if current is not None else 0
+            chunks = current.chunk_count if current is not None else 0
+            job_id = await add_job(
+                connection,
+                kind="delete",
+                owner_id=principal.id,
+                visibility=document.visibility,
+                filename=document.filename,
+                document_id=document.id,
+                step=BM25,
+                total_chunks=chunks,
+            )
+        return Deleted(document.id, document.visibility, chunks, job_id)
 
     async def release_owner(self, user_id: UUID, limit: int) -> int:
         """Removes ``limit`` private documents as :meth:`delete_document` does; with none left frees the shared ones."""
@@ -292,3 +383,13 @@ class KnowledgeRepository:
             if not found:
                 await connection.execute(update(Document).where(own, shared).values(owner_id=None))
         return len(found)
+
+
+def _job_values(document: Row[Any], upload: Upload) -> dict[str, Any]:
+    return {
+        "kind": "upload",
+        "owner_id": upload.owner_id,
+        "visibility": upload.visibility,
+        "filename": upload.filename,
+        "document_id": document.id,
+    }

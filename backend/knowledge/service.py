@@ -1,31 +1,25 @@
 """The documents of an install: upload, list, delete, recall. The only door to this room."""
 
 import asyncio
-import hashlib
 import logging
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from backend.errors import DocumentError, Forbidden, ProviderError, StorageUnavailable, TooLarge, ValidationFailed
+from backend.errors import ProviderError
 from backend.infra.analyze import analyze_query
 from backend.infra.embedding import Embedder
-from backend.infra.files import remove_document
 from backend.knowledge.collection import Collections
 from backend.knowledge.config import KnowledgeConfig
 from backend.knowledge.document_reader import DocumentReader
 from backend.knowledge.index.base import Arm, ChunkIndex, IndexHit, Mode
-from backend.knowledge.ingest import DEAD_AFTER_SECONDS, Ingest
+from backend.knowledge.job_desk import Content, DeleteResult, JobDesk, UploadResult
 from backend.knowledge.library import Library, StoredChunk
-from backend.knowledge.parse import file_type_of
-from backend.knowledge.repository import KnowledgeRepository, Purge, Unchanged, Upload
-from backend.metrics import counted_upload
+from backend.knowledge.purge import ORPHAN_SECONDS, Purger
+from backend.knowledge.repository import KnowledgeRepository
 from backend.schemas.auth import Principal
 from backend.schemas.documents import DocumentInfo, Visibility
 from backend.text import both_ends, clean_text
@@ -33,29 +27,9 @@ from backend.tracing import stage
 
 logger = logging.getLogger(__name__)
 
-MAX_FILENAME_BYTES = 255
 MAX_QUERY_CHARS, MAX_QUERY_TOKENS = 8_000, 1_024
 """Of a longer query both ends count: up to the first for the words, up to the second for the vector, which costs time
 by length (some 0.5 ms a token). Both are more than the window of an embedder, which pools its windows."""
-PURGE_SECONDS = 5.0
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-@dataclass(frozen=True, slots=True)
-class UploadResult:
-    """``filename`` is the name that was stored; ``chunks_processed`` counts leaves."""
-
-    filename: str
-    chunks_processed: int
-    document_id: UUID
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteResult:
-    """``chunks_deleted`` counts leaves."""
-
-    filename: str
-    chunks_deleted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +53,6 @@ class Recall:
     mode: Mode
 
 
-def clean_filename(filename: str) -> str:
-    """The last part of ``filename`` (of either kind of slash) without control characters, 255 bytes at most (H07).
-
-    Raises :class:`ValidationFailed` when nothing is left.
-    """
-    name = _CONTROL.sub("", clean_text(filename)).replace("\\", "/").rpartition("/")[2].strip()
-    stem, dot, extension = name.rpartition(".")
-    if name in {"", ".", ".."}:
-        raise ValidationFailed(errors=[{"loc": ["file"], "msg": "a file name is required"}])
-    if len(name.encode()) <= MAX_FILENAME_BYTES:
-        return name
-    tail = (dot + extension).encode()[:32].decode(errors="ignore") if stem else ""
-    head = (stem or name).encode()[: MAX_FILENAME_BYTES - len(tail.encode())]
-    return head.decode(errors="ignore") + tail
-
-
 class KnowledgeBase:
     """Owns neither engine nor index nor embedder; who made them closes them."""
 
@@ -109,49 +67,20 @@ class KnowledgeBase:
         self._embedder = embedder
         self._config = config
         self._data_dir = data_dir
-        self._ingest = Ingest(self._repository, index, embedder, config, data_dir)
-        self._names: WeakValueDictionary[tuple[object, ...], asyncio.Lock] = WeakValueDictionary()
+        self._purger = Purger(self._repository, index, data_dir)
+        self.jobs = JobDesk(engine, self._repository, self._library, index, embedder, config, data_dir, self._purger)
 
     # --- library ------------------------------------------------------------------------------------------------
 
     async def upload(
-        self, principal: Principal, filename: str, content: bytes | Path, visibility: Visibility | None = None
+        self, principal: Principal, filename: str, content: Content, visibility: Visibility | None = None
     ) -> UploadResult:
-        """Stores a document, or the next version of the one with that name, and returns when it answers.
-
-        ``visibility`` is ``shared`` for admins and ``private`` for users by default; a user asking for ``shared``
-        is :class:`Forbidden`. The bytes of the current version again change nothing. Raises
-        :class:`ValidationFailed` (name), :class:`TypeMismatch`, :class:`TooLarge`, :class:`DocumentError`,
-        :class:`ProviderError`, :class:`StorageUnavailable`, :class:`NotFound` (deleted meanwhile).
-        """
-        with counted_upload():
-            visibility = visibility or ("shared" if principal.role == "admin" else "private")
-            if visibility == "shared" and principal.role != "admin":
-                raise Forbidden()
-            return await self._store(principal.id, visibility, clean_filename(filename), content)
+        """Stores a document and returns when it answers; as :meth:`JobDesk.upload`."""
+        return await self.jobs.upload(principal, filename, content, visibility)
 
     async def add_sample(self, path: Path) -> UploadResult:
         """Stores a document that came with the install: shared, owned by nobody. Raises as :meth:`upload` does."""
-        return await self._store(None, "shared", path.name, path)
-
-    async def _store(
-        self, owner_id: UUID | None, visibility: Visibility, name: str, content: bytes | Path
-    ) -> UploadResult:
-        file_type = file_type_of(name)
-        size, sha256 = await asyncio.to_thread(_measure, content, self._config.max_upload_bytes)
-        upload = Upload(owner_id, visibility, name, file_type, sha256, size)
-        # Uploads of one name take turns here; across processes the newest version wins when it is published.
-        key = (name, visibility, owner_id if visibility == "private" else None)
-        lock = self._names.setdefault(key, asyncio.Lock())
-        async with lock:
-            begun = await self._repository.begin(upload, self._config.max_bytes_per_user)
-            if isinstance(begun, Unchanged):
-                return UploadResult(name, begun.chunk_count, begun.document_id)
-            try:
-                leaves = await self._ingest.make(begun, file_type, content)
-            finally:
-                await asyncio.shield(self._purge())
-        return UploadResult(name, leaves, begun.document_id)
+        return await self.jobs.add_sample(path)
 
     async def list_documents(self, principal: Principal) -> list[DocumentInfo]:
         """The shared documents and the principal's own, newest first."""
@@ -163,16 +92,8 @@ class KnowledgeBase:
         return [one for one in await self._library.list_documents(principal.id) if one.document_id in held]
 
     async def delete(self, principal: Principal, filename: str, document_id: UUID | None = None) -> DeleteResult:
-        """Removes a document: it is never recalled again, and its files and index rows go now or with the sweeper.
-
-        The principal's own private document of that name first, then the shared one; ``document_id`` decides
-        otherwise. Raises :class:`NotFound` (absent, or someone's private one) and :class:`Forbidden` (shared,
-        and the principal is no admin).
-        """
-        name = clean_text(filename)
-        leaves = await self._repository.delete_document(principal, name, document_id)
-        await asyncio.shield(self._purge())
-        return DeleteResult(name, leaves)
+        """Removes a document; as :meth:`JobDesk.delete`."""
+        return await self.jobs.delete(principal, filename, document_id)
 
     async def release_owner(self, user_id: UUID, limit: int = 100) -> int:
         """For an account that goes: removes ``limit`` of its private documents as :meth:`delete` does; how many.
@@ -180,7 +101,7 @@ class KnowledgeBase:
         0 when none is left; its shared documents belong to the install then.
         """
         removed = await self._repository.release_owner(user_id, limit)
-        await asyncio.shield(self._purge())
+        await asyncio.shield(self._purger.soon())
         return removed
 
     # --- recall -------------------------------------------------------------------------------------------------
@@ -280,42 +201,19 @@ class KnowledgeBase:
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
-    async def recover(self, *, dead_after_seconds: float = DEAD_AFTER_SECONDS) -> None:
-        """Takes back the versions whose maker has not shown itself for that long, because it is gone."""
-        for begun in await self._repository.dead_ingests(timedelta(seconds=dead_after_seconds)):
-            await self._repository.abandon(begun, None)
-            logger.info("version %s was left unfinished and is taken back", begun.version_id)
+    async def recover(self, *, dead_after_seconds: float = ORPHAN_SECONDS) -> None:
+        """Takes back the versions of that age which no job makes any more."""
+        await self._purger.recover(dead_after_seconds)
 
     async def sweep(self) -> None:
-        """Takes back what is dead, purges until the outbox is empty or something cannot be purged."""
+        """Takes back what is left over, purges until the outbox is empty or something cannot be purged."""
         await self.recover()
-        last: UUID | None = None
-        while purges := await self._repository.purges(100, last):
-            for purge in purges:
-                await self._purge_one(purge)
-                last = purge.id
+        await self._purger.all()
+        await self.jobs.forget()
 
     async def optimize(self) -> None:
         """Folds what was added since into the index, if that is due. It may take minutes; nothing waits for it."""
         await self._index.optimize()
-
-    async def _purge(self) -> None:
-        """Purges at once what can be; the rest is the sweeper's."""
-        try:
-            async with asyncio.timeout(PURGE_SECONDS):
-                for purge in await self._repository.purges(20):
-                    await self._purge_one(purge)
-        except (StorageUnavailable, TimeoutError):
-            logger.warning("purging is left to the sweeper")
-
-    async def _purge_one(self, purge: Purge) -> None:
-        try:
-            await self._index.delete_version(purge.version_id)
-            await asyncio.to_thread(remove_document, self._data_dir, purge.document_id, purge.version_id)
-        except (StorageUnavailable, OSError) as error:
-            logger.warning("version %s could not be purged yet", purge.version_id, exc_info=error)
-            return
-        await self._repository.purged(purge.id)
 
 
 def _recalled(chunk: StoredChunk, hit: IndexHit, rank: int) -> RecalledChunk:
@@ -336,16 +234,3 @@ def _recalled(chunk: StoredChunk, hit: IndexHit, rank: int) -> RecalledChunk:
         arms=hit.arms,
         similarity=hit.similarity,
     )
-
-
-def _measure(content: bytes | Path, max_bytes: int) -> tuple[int, str]:
-    """Size and SHA-256 of the content; blocks. Raises :class:`TooLarge` or, for nothing at all, ``empty_document``."""
-    size = len(content) if isinstance(content, bytes) else content.stat().st_size
-    if size > max_bytes:
-        raise TooLarge()
-    if size == 0:
-        raise DocumentError("empty_document")
-    if isinstance(content, bytes):
-        return size, hashlib.sha256(content).hexdigest()
-    with content.open("rb") as file:
-        return size, hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,6 +8,8 @@ from backend.schemas.base import StrictSchema
 
 Visibility = Literal["shared", "private"]
 DocumentStatus = Literal["processing", "ready", "failed"]
+JobKind = Literal["upload", "delete"]
+JobStatus = Literal["pending", "running", "completed", "failed"]
 
 
 class DocumentInfo(StrictSchema):
@@ -43,3 +45,48 @@ class DocumentDeleteResponse(StrictSchema):
     filename: str
     chunks_deleted: int
     message: str
+
+
+class JobAccepted(StrictSchema):
+    """A job was stored and goes on by itself; its route tells how far it is."""
+
+    job_id: UUID
+    filename: str
+    message: str
+
+
+class JobStep(StrictSchema):
+    """One step of a job; ``label`` and ``message`` are for people."""
+
+    key: str
+    label: str
+    percent: int
+    status: JobStatus
+    message: str
+
+
+class JobInfo(StrictSchema):
+    """A job. ``total_chunks`` is known after parsing; ``code`` and ``error`` say why it failed, by code and in words.
+
+    A cancelled job is ``failed`` with the code ``cancelled``.
+    """
+
+    job_id: UUID
+    filename: str
+    status: JobStatus
+    current_step: str
+    message: str
+    total_chunks: int
+    processed_chunks: int
+    error: str | None
+    code: str | None
+    warnings: list[str]
+    created_at: datetime
+    updated_at: datetime
+    steps: list[JobStep]
+
+
+class JobList(StrictSchema):
+    """Jobs, newest first."""
+
+    jobs: list[JobInfo]

@@ -1,11 +1,11 @@
 """Making versions: replace, fail, get killed."""
 
 import asyncio
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from backend.errors import (
@@ -15,14 +15,11 @@ from backend.errors import (
     ProviderError,
     TooLarge,
 )
-from backend.infra.analyze import analyze
-from backend.infra.database.tables import DocumentVersion
-from backend.infra.files import document_path, write_atomic
-from backend.knowledge.chunk import chunk_pages
+from backend.infra.database.tables import DocumentVersion, Job
 from backend.knowledge.config import KnowledgeConfig
-from backend.knowledge.index.base import ChunkIndex, IndexRow
-from backend.knowledge.parse import Page
-from backend.knowledge.repository import BegunVersion, KnowledgeRepository, Upload
+from backend.knowledge.index.base import ChunkIndex
+from backend.knowledge.jobs import MAX_ATTEMPTS
+from backend.knowledge.repository import KnowledgeRepository, Upload
 from backend.knowledge.service import KnowledgeBase
 from backend.schemas.auth import Principal
 from tests.knowledge.conftest import (
@@ -34,6 +31,7 @@ from tests.knowledge.conftest import (
     make_pdf,
     rows,
 )
+from tests.support.waiting import until
 
 
 async def test_h10_the_old_version_answers_until_the_new_one_is_ready(
@@ -177,13 +175,8 @@ async def test_a_failing_embedder_leaves_nothing(
     await whole.aclose()
 
 
-async def test_a_cancelled_upload_leaves_nothing(
-    library: KnowledgeBase,
-    embedder: GatedEmbedder,
-    engine: AsyncEngine,
-    index: ChunkIndex,
-    alice: Principal,
-    originals: Originals,
+async def test_who_stops_waiting_does_not_end_the_upload(
+    library: KnowledgeBase, embedder: GatedEmbedder, alice: Principal
 ) -> None:
     embedder.gate.clear()
     task = asyncio.create_task(library.upload(alice, "plan.txt", b"The gate opens at seven."))
@@ -191,7 +184,10 @@ async def test_a_cancelled_upload_leaves_nothing(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (await rows(engine), await indexed(index), originals()) == (NOTHING, 0, [])
+    embedder.gate.set()
+    [job] = await library.jobs.newest(alice, "upload")
+    await library.jobs._worker.finish(job.id)
+    assert await found(library, alice, "gate") == ["The gate opens at seven."]
 
 
 async def test_quota_counts_all_documents_of_the_owner(
@@ -205,88 +201,113 @@ async def test_quota_counts_all_documents_of_the_owner(
     await library.upload(bob, "b.txt", b"The gate opens at nine.")
 
 
-async def left_by_a_killed_process(
-    engine: AsyncEngine, index: ChunkIndex, embedder: GatedEmbedder, data_dir: Path, owner: Principal, text: str
-) -> BegunVersion:
-    """All that an upload has done before its last transaction."""
-    content = text.encode()
-    begun = await KnowledgeRepository(engine).begin(
-        Upload(owner.id, "private", "plan.txt", "txt", "0" * 64, len(content)), 1_000_000
-    )
-    assert isinstance(begun, BegunVersion)
-    write_atomic(document_path(data_dir, begun.document_id, begun.version_id), content)
-    chunks = chunk_pages([Page(None, text)], begun.version_id, embedder.count_tokens)
-    leaf = chunks[-1]
-    [vector] = await embedder.embed_passages([leaf.text])
-    await index.add([IndexRow(leaf.id, begun.version_id, owner.id, False, analyze(leaf.text), vector)])
-    return begun
+def long_text(leaves: int) -> bytes:
+    return "\n\n".join(f"# Part {n}\n\n{SENTENCE} It is number {n}." for n in range(leaves)).encode()
 
 
-async def test_recovery_takes_back_what_a_killed_process_left(
-    library: KnowledgeBase,
-    engine: AsyncEngine,
-    index: ChunkIndex,
-    embedder: GatedEmbedder,
-    data_dir: Path,
-    alice: Principal,
-    originals: Originals,
+SENTENCE = (
+    "The pump of the northern station delivers forty litres a second, as the plan of the works has said for years. " * 4
+)
+
+
+class Counting(GatedEmbedder):
+    """Counts passages; ``hold`` closes the gate after the first batch."""
+
+    def __init__(self, *, hold: bool) -> None:
+        super().__init__()
+        self.passages = 0
+        self.hold = hold
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[list[float]]:
+        if self.hold and self.passages:
+            self.gate.clear()
+        vectors = await super().embed_passages(texts)
+        self.passages += len(texts)
+        return vectors
+
+
+async def break_off(engine: AsyncEngine) -> None:
+    """What a kill leaves: a running job whose lease ends."""
+    async with engine.begin() as connection:
+        await connection.execute(update(Job).values(due_at=func.now()))
+
+
+async def test_b16_another_worker_goes_on_after_the_last_batch(
+    engine: AsyncEngine, index: ChunkIndex, data_dir: Path, alice: Principal
 ) -> None:
-    await left_by_a_killed_process(engine, index, embedder, data_dir, alice, "The gate opens at seven.")
-    assert await found(library, alice, "When does the gate open?") == []
+    killed, second = Counting(hold=True), Counting(hold=False)
+    first = KnowledgeBase(engine, index, killed, KnowledgeConfig(), data_dir)
+    other = KnowledgeBase(engine, index, second, KnowledgeConfig(), data_dir)
+    job = await first.jobs.submit(alice, "plan.md", long_text(100))
+    frozen = asyncio.create_task(first.jobs._worker.finish(job.id))
+    await until(lambda: killed.passages > 0 and not killed.gate.is_set())
+    await break_off(engine)
+    ended = await other.jobs._worker.finish(job.id)
+    assert (ended.status, ended.attempts, ended.processed_chunks) == ("completed", 2, ended.total_chunks)
+    assert second.passages == ended.total_chunks - killed.passages > 0
+    killed.gate.set()  # the frozen worker wakes up: what it would write is not taken
+    assert (await frozen).status == "completed"
+    assert (await indexed(index), (await rows(engine))["purge_outbox"]) == (ended.total_chunks, 0)
+    await killed.aclose()
+    await second.aclose()
+
+
+async def test_b16_no_job_is_tried_for_ever(
+    library: KnowledgeBase, engine: AsyncEngine, index: ChunkIndex, alice: Principal, originals: Originals
+) -> None:
+    job = await library.jobs.submit(alice, "plan.txt", b"The gate opens at seven.")
+    async with engine.begin() as connection:
+        await connection.execute(update(Job).values(attempts=MAX_ATTEMPTS))
+    ended = await library.jobs._worker.finish(job.id)
+    assert (ended.status, ended.code) == ("failed", "internal_error")
+    assert (await rows(engine), await indexed(index), originals()) == (NOTHING, 0, [])
+
+
+async def test_killed_while_the_file_was_written(
+    library: KnowledgeBase, engine: AsyncEngine, alice: Principal, originals: Originals
+) -> None:
+    accepted = await KnowledgeRepository(engine).begin(
+        Upload(alice.id, "private", "plan.txt", "txt", "0" * 64, 24), 1_000_000, "a worker that is gone"
+    )
     [info] = await library.list_documents(alice)
     assert info.status == "processing"
-    await library.sweep()  # not old enough: its maker may live in another process
-    assert (await indexed(index), len(originals())) == (1, 1)
-    await library.recover(dead_after_seconds=0)
-    await library.sweep()
+    await break_off(engine)
+    ended = await library.jobs._worker.finish(accepted.job_id)
+    assert (ended.status, ended.code) == ("failed", "parse_failed")
+    assert (await rows(engine), originals()) == (NOTHING, [])
+
+
+async def test_a_cancelled_job_leaves_nothing(
+    library: KnowledgeBase, engine: AsyncEngine, index: ChunkIndex, alice: Principal, originals: Originals
+) -> None:
+    waiting = await library.jobs.submit(alice, "plan.txt", b"The gate opens at seven.")
+    ended = await library.jobs.cancel(alice, waiting.id)
+    assert (ended.status, ended.code) == ("failed", "cancelled")
     assert (await rows(engine), await indexed(index), originals()) == (NOTHING, 0, [])
+    assert (await library.jobs.cancel(alice, waiting.id)).status == "failed"
 
 
-async def test_recovery_keeps_the_version_that_answers(
-    library: KnowledgeBase,
-    engine: AsyncEngine,
-    index: ChunkIndex,
-    embedder: GatedEmbedder,
-    data_dir: Path,
-    alice: Principal,
-    originals: Originals,
+async def test_h10_ten_uploads_of_the_same_bytes_are_one(
+    library: KnowledgeBase, engine: AsyncEngine, alice: Principal
 ) -> None:
-    await library.upload(alice, "plan.txt", b"The gate opens at seven.")
-    begun = await left_by_a_killed_process(engine, index, embedder, data_dir, alice, "The gate opens at nine.")
-    assert await found(library, alice, "When does the gate open?") == ["The gate opens at seven."]
-    await library.recover(dead_after_seconds=0)
-    await library.sweep()
-    assert await found(library, alice, "When does the gate open?") == ["The gate opens at seven."]
-    assert (await indexed(index), len(originals())) == (1, 1)
-    assert begun.version == 2
-    assert (await rows(engine))["purge_outbox"] == 0
+    jobs = await asyncio.gather(
+        *(library.jobs.submit(alice, "plan.txt", b"The gate opens at seven.") for _ in range(10))
+    )
+    assert len({job.version_id for job in jobs}) == 1
+    for job in jobs:
+        await library.jobs._worker.finish(job.id)
+    counts = await rows(engine)
+    assert (counts["documents"], counts["document_versions"]) == (1, 1)
 
 
-async def test_a_renewed_version_is_not_taken_back(
-    engine: AsyncEngine, index: ChunkIndex, embedder: GatedEmbedder, data_dir: Path, alice: Principal
+async def test_j03_a_job_is_its_owners(
+    library: KnowledgeBase, alice: Principal, bob: Principal, admin: Principal
 ) -> None:
-    repository = KnowledgeRepository(engine)
-    begun = await left_by_a_killed_process(engine, index, embedder, data_dir, alice, "The gate opens at seven.")
-    await asyncio.sleep(0.3)
-    assert [dead.version_id for dead in await repository.dead_ingests(timedelta(seconds=0.2))] == [begun.version_id]
-    await repository.renew(begun)
-    assert await repository.dead_ingests(timedelta(seconds=30)) == []
-
-
-async def test_a_version_given_up_too_early_is_not_published(
-    library: KnowledgeBase,
-    embedder: GatedEmbedder,
-    engine: AsyncEngine,
-    index: ChunkIndex,
-    alice: Principal,
-    originals: Originals,
-) -> None:
-    embedder.gate.clear()
-    task = asyncio.create_task(library.upload(alice, "plan.txt", b"The gate opens at seven."))
-    await embedder.reached.wait()
-    await library.recover(dead_after_seconds=0)
-    await library.sweep()
-    embedder.gate.set()
-    with pytest.raises(NotFound):
-        await task
-    assert (await rows(engine), await indexed(index), originals()) == (NOTHING, 0, [])
+    job = await library.jobs.submit(alice, "plan.txt", b"The gate opens at seven.")
+    for other in (bob, admin):
+        with pytest.raises(NotFound):
+            await library.jobs.get(other, "upload", job.id)
+        with pytest.raises(NotFound):
+            await library.jobs.cancel(other, job.id)
+        assert await library.jobs.newest(other, "upload") == await library.jobs.changed(other, None) == []
+    assert (await library.jobs.get(alice, "upload", job.id)).id == job.id

@@ -87,15 +87,43 @@ async def test_h05_encodings_are_found(tmp_path: Path, encoding: str, text: str)
     assert await read(tmp_path, text.encode(encoding)) == [Page(None, text)]
 
 
-async def test_h05_replaced_characters_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    await read(tmp_path, (CHINESE * 20).encode() + b"\xff")
-    assert "a text is not clean: 1 characters replaced" in caplog.messages
+async def warnings_of(tmp_path: Path, content: bytes, file_type: str) -> list[dict[str, object]]:
+    path = tmp_path / "content"
+    path.write_bytes(content)
+    return (await parse_document(path, file_type, KnowledgeConfig())).warnings
 
 
-async def test_h02_pages_without_text_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    assert len(await read(tmp_path, make_pdf(["One.", *[""] * 48, "Fifty."]), "pdf")) == 2
-    assert "48 of 50 pages hold no text that can be read" in caplog.messages
+async def test_h05_replaced_characters_are_told(tmp_path: Path) -> None:
+    found = await warnings_of(tmp_path, (CHINESE * 20).encode() + b"\xff", "txt")
+    assert found == [{"key": "warning_replaced", "count": 1}]
+
+
+async def test_h02_pages_without_text_are_told(tmp_path: Path) -> None:
+    found = await warnings_of(tmp_path, make_pdf(["One.", *[""] * 48, "Fifty."]), "pdf")
+    assert found == [{"key": "warning_blank_pages", "count": 48, "total": 50}]
+
+
+async def test_h02_a_scan_says_how_many_pages_it_has(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError) as caught:
+        await read(tmp_path, make_pdf([""] * 3), "pdf")
+    assert (caught.value.code, caught.value.fields["pages"]) == ("no_extractable_text", 3)
+
+
+async def test_h01_encrypted_for_certificates(tmp_path: Path) -> None:
+    """Only the handler's name tells it: nobody without a key gets further."""
+    pdf = make_pdf(["The secret valve."])
+    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(pdf)))
+    out = io.BytesIO()
+    writer.write(out)
+    trailer = out.getvalue()
+    last = len(writer._objects) + 1
+    position = trailer.rindex(b"trailer")
+    encrypt = f"{last} 0 obj\n<< /Filter /Adobe.PubSec /SubFilter /adbe.pkcs7.s5 /V 4 >>\nendobj\n"
+    content = trailer[:position].replace(b"(The secret valve.)", b"(\x93\x01\x88)") + encrypt.encode()
+    content += trailer[position:].replace(b"trailer\n<<", f"trailer\n<<\n/Encrypt {last} 0 R".encode())
+    with pytest.raises(DocumentError) as caught:
+        await read(tmp_path, content, "pdf")
+    assert caught.value.code == "encrypted_document"
 
 
 async def test_d01_text_is_cleaned(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The index made anew from Postgres: whole, resumable, and nothing is missed that comes meanwhile."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -202,21 +202,3 @@ async def test_the_same_with_the_index_in_memory(
     rebuild = MemoryRebuild(384, store)
     assert (await Reindex(engine, rebuild, embedder).run(lambda done, total: None)).embedded == leaves
     assert await found(library, admin, "station 17") == before != []
-
-
-async def test_a_published_version_is_not_taken_back(
-    library: KnowledgeBase, admin: Principal, monkeypatch: pytest.MonkeyPatch, originals: Callable[[], list[Path]]
-) -> None:
-    """Whoever waited for the transaction may be cancelled when it is done already."""
-    publish = library._repository.publish
-
-    async def cancelled(*arguments):
-        await publish(*arguments)
-        raise asyncio.CancelledError
-
-    monkeypatch.setattr(library._repository, "publish", cancelled)
-    with pytest.raises(asyncio.CancelledError):
-        await add(library, admin, "pump.txt", "The pump is blue.")
-    await library.sweep()
-    assert await found(library, admin, "pump") == ["The pump is blue."]
-    assert len(originals()) == 1

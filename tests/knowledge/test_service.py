@@ -17,7 +17,8 @@ from backend.errors import (
 )
 from backend.infra.analyze import analyze
 from backend.knowledge.index.base import ChunkIndex, IndexRow
-from backend.knowledge.service import KnowledgeBase, clean_filename
+from backend.knowledge.job_desk import clean_filename
+from backend.knowledge.service import KnowledgeBase
 from backend.schemas.auth import Principal
 from tests.knowledge.conftest import (
     NOTHING,

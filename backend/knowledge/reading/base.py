@@ -4,11 +4,15 @@ from dataclasses import dataclass
 
 
 class Refused(Exception):
-    """The file cannot be used; ``code`` is the error code that the client gets."""
+    """The file cannot be used; ``code`` is the error code that the client gets.
 
-    def __init__(self, code: str) -> None:
+    ``total_pages`` is how many pages were seen.
+    """
+
+    def __init__(self, code: str, total_pages: int | None = None) -> None:
         super().__init__(code)
         self.code = code
+        self.total_pages = total_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """``total_pages`` counts blank pages too; ``note`` says, for the log, what was not clean about the file."""
+    """``total_pages`` counts blank pages too; ``replaced`` the characters that could not be read."""
 
     parts: list[Part]
     total_pages: int | None = None
-    note: str | None = None
+    replaced: int = 0

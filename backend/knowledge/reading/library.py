@@ -35,6 +35,7 @@ _PAGED = ExtractionConfig(
 )
 _HEAD = re.compile(r"<head\b.*?</head\s*>|<title\b.*?</title\s*>", re.IGNORECASE | re.DOTALL)
 _TITLE = re.compile(r"<title\b[^>]*>(.*?)</title\s*>", re.IGNORECASE | re.DOTALL)
+_CERTIFICATE_HANDLER = re.compile(rb"/Filter\s*/Adobe\.(?:PubSec|PPKLite)|/SubFilter\s*/adbe\.pkcs7\.s[345]\b")
 _FIRST_HEADING = re.compile(r"^# ", re.MULTILINE)
 
 
@@ -44,15 +45,25 @@ def read_pdf(path: Path, limits: Limits) -> Content:
         result = extract_file_sync(str(path), mime_type="application/pdf", config=_PAGED)
     except KreuzbergError as error:
         # The library tells an encrypted file from a broken one in its text only.
-        encrypted = "password" in str(error).lower() or "encrypt" in str(error).lower()
+        text = str(error).lower()
+        encrypted = "password" in text or "encrypt" in text or _for_a_certificate(path)
         raise Refused("encrypted_document" if encrypted else "parse_failed") from error
     pages = list(result.pages or [])
     if len(pages) > limits.max_pages:
         raise Refused("too_large")
     parts = [Part(page["page_number"], page["content"]) for page in pages if page["content"].strip()]
     if not parts:
-        raise Refused("no_extractable_text")
+        if _for_a_certificate(path):
+            raise Refused("encrypted_document")
+        raise Refused("no_extractable_text", len(pages))
     return Content(parts, len(pages))
+
+
+def _for_a_certificate(path: Path) -> bool:
+    """Whether a PDF is encrypted for the owners of certificates: its encryption dictionary, which is never encrypted or
+    packed itself, names this handler. The library reads such a file as one of blank pages, or as a broken one."""
+    content = path.read_bytes()
+    return b"/Encrypt" in content and _CERTIFICATE_HANDLER.search(content) is not None
 
 
 def markdown_of_file(path: Path, kind: str) -> str:

@@ -92,7 +92,7 @@ def test_h05_a_few_broken_bytes_are_replaced_and_more_are_refused() -> None:
 def test_h05_what_was_replaced_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "content"
     path.write_bytes((CHINESE * 20).encode() + b"\xff")
-    assert read(path, "text", LIMITS).note == "1 characters replaced"
+    assert read(path, "text", LIMITS).replaced == 1
 
 
 def test_control_characters_and_terminal_colours_are_dropped() -> None:
