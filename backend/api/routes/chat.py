@@ -9,6 +9,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from backend.api.deps import CurrentLanguage, CurrentServices, CurrentUser, PathId, Services
 from backend.api.errors import COMMON_ERRORS, error_responses
+from backend.api.event_stream import EventStream
 from backend.chat.subscription import LoggedEvent, StreamCut
 from backend.errors import AppError
 from backend.protocols.native import DONE, frame
@@ -104,8 +105,8 @@ async def message(message_id: PathId, user: CurrentUser, services: CurrentServic
 
 def _event_stream(
     services: Services, run_id: UUID, events: AsyncGenerator[list[LoggedEvent]], *, with_ids: bool
-) -> EventSourceResponse:
-    return EventSourceResponse(
+) -> EventStream:
+    return EventStream(
         _frames(events, with_ids=with_ids),
         headers={
             "Cache-Control": "no-cache, no-transform",
