@@ -56,6 +56,9 @@ def test_g01_a_long_answer_is_cut_and_an_address_is_dead():
     assert title is not None
     assert title.endswith("…")
     assert len(regex.findall(r"\X", title)) <= 80
+    defused = clean_title(f"{'x' * 50} https://evil.example/aaa")
+    assert defused is not None
+    assert len(regex.findall(r"\X", defused)) <= 80
     assert "https://" not in (clean_title("See https://evil.example/q=1 now") or "")
 
 
@@ -122,6 +125,17 @@ async def test_g01_a_title_of_the_user_is_never_replaced(engine: AsyncEngine):
         await titled(service)
         assert await title_of(service, user) == "Mine"
     assert len(llm.decisions("title")) == 1
+
+
+async def test_g01_a_title_that_the_user_gives_at_the_last_moment_stays(engine: AsyncEngine):
+    user = await new_user(engine)
+    async with FakeLLM() as llm, worker(engine, llm) as service:
+        await whole_turn(service, user)
+        async with engine.begin() as connection:
+            query = "update chat_sessions set title = 'Mine', title_source = 'user' returning id, version"
+            row = (await connection.execute(text(query))).one()
+            assert not await model_titles._write_title(connection, row.id, row.version, "The model's")
+        assert await title_of(service, user) == "Mine"
 
 
 async def test_a_title_survives_a_turn_in_between_and_does_not_wake_a_deleted_session(engine: AsyncEngine):

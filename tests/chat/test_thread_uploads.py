@@ -72,6 +72,18 @@ async def test_files_are_attached_to_the_message_they_came_with_and_listed_in_ev
     assert titles == ["What is in it?"]
 
 
+async def test_the_copy_in_the_cache_has_the_attachments_too(engine: AsyncEngine, tmp_path: Path, redis_url: str):
+    user = await new_user(engine)
+    async with FakeLLM() as llm, worker(engine, llm, redis_url=redis_url, threads=threads(tmp_path)) as service:
+        llm.default = says("Yes.")
+        await turn(service, user)
+        assert await attachments(service, user) == [[]]
+        await upload(engine, user, [csv("a.csv")], "a.csv")
+        await service.messages(user, "s")
+        await turn(service, user)
+        assert await attachments(service, user) == [[], ["a.csv"]]
+
+
 async def test_the_attachments_are_there_whatever_becomes_of_the_turn_and_are_not_given_twice(
     engine: AsyncEngine, tmp_path: Path
 ):

@@ -49,9 +49,10 @@ async def play(
         state_schema=ThreadState,
         context_schema=AgentContext,
     )
+    earlier = [HumanMessage("Hello.", id="hello"), AIMessage("Hello!", id="answer")] if state else []
     question = HumanMessage("What is in it?\nTell me.", id="question")
     try:
-        return await agent.ainvoke({**state, "messages": [question]}, context=context)
+        return await agent.ainvoke({**state, "messages": [*earlier, question]}, context=context)
     finally:
         await model.aclose()
 
@@ -82,7 +83,7 @@ async def test_the_chain_does_what_the_library_does_with_the_same_rules(tmp_path
     assert prompts[0] == prompts[1]
     assert outcomes[0][0]["artifacts"] == [*state.get("artifacts", []), "new"]
     assert outcomes[0][0]["sandbox"] == {"sandbox_id": "sandbox of u/t"}
-    assert outcomes[0][0]["title"] == "What is in it? Tell me."
+    assert outcomes[0][0]["title"] == ("Hello." if state else "What is in it? Tell me.")
     assert outcomes[0][0]["viewed_images"] == {}
 
 
@@ -143,7 +144,8 @@ async def test_uploads_are_listed_below_the_question_and_kept_apart_from_it():
         llm.script(text("Yes."))
         end = await play([Chain([UploadsMiddleware(listed)])], llm, UPLOADED, in_thread())
     assert end["uploaded_files"] == now
-    (question, _) = end["messages"]
+    (_, _, question, _) = end["messages"]
+    assert [message["content"] for message in llm.chats[0].messages[1:3]] == ["Hello.", "Hello!"]
     assert question.additional_kwargs[QUESTION] == "What is in it?\nTell me."
     sent = llm.chats[0].messages[-1]
     assert set(sent) == {"role", "content"}
