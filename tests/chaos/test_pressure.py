@@ -11,14 +11,14 @@ from sqlalchemy import URL
 
 from tests.acceptance.rack import Rack
 from tests.acceptance.test_small_pool import connections
-from tests.chaos.rig import WORDS, Trial, pair
+from tests.chaos.rig import NOBODY_DIES, WORDS, Trial, pair
 from tests.support.chat_client import Client
 from tests.support.fake_llm import text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 POOL = 2
 RUNS = 10
-ENV = {"DATABASE_POOL_SIZE": f"{POOL}", "MAX_RUNS_PER_USER": f"{RUNS}", "CHAT_RATE_PER_MINUTE": "40"}
+ENV = {**NOBODY_DIES, "DATABASE_POOL_SIZE": f"{POOL}", "MAX_RUNS_PER_USER": f"{RUNS}", "CHAT_RATE_PER_MINUTE": "40"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -26,14 +26,14 @@ from tests.acceptance.test_provider_quirks import (
     calling,
 )
 from tests.acceptance.test_reasoning import CASES, pieces
-from tests.chaos.rig import Trial, pair
+from tests.chaos.rig import NOBODY_DIES, Trial, pair
 from tests.infra.llm.test_openai_tool_calls import BROKEN, EXACT, TWO
 from tests.support.chat_client import Client, Stream
 from tests.support.fake_llm import Reply, Request, chunks, hang_after, reset_after, status, text
 from tests.support.fake_llm_replies import Step, delta
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-ENV = {"LLM_IDLE_SECONDS": "3", "LLM_FIRST_BYTE_SECONDS": "5", "LLM_TOTAL_SECONDS": "60"}
+ENV = {**NOBODY_DIES, "LLM_IDLE_SECONDS": "3", "LLM_FIRST_BYTE_SECONDS": "5", "LLM_TOTAL_SECONDS": "60"}
 PLAIN = "An ordinary answer."
 HALF_A_CALL = {
     "index": 0,

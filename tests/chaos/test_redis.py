@@ -19,7 +19,7 @@ from tests.acceptance.metrics import metric
 from tests.acceptance.rack import Rack
 from tests.acceptance.test_one_session import echo
 from tests.acceptance.test_without_redis import refuse_writes
-from tests.chaos.rig import Trial, pair
+from tests.chaos.rig import NOBODY_DIES, Trial, pair
 from tests.support.chat_client import Client, Stream
 from tests.support.waiting import until
 
@@ -56,7 +56,7 @@ async def valkey() -> AsyncIterator[OwnValkey]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared(postgres_url: URL, valkey: OwnValkey, worker_id: str) -> AsyncIterator[Rack]:
-    async with pair(postgres_url, valkey.url, f"chaos_redis_{worker_id}") as made:
+    async with pair(postgres_url, valkey.url, f"chaos_redis_{worker_id}", NOBODY_DIES) as made:
         yield made
 
 

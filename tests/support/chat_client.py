@@ -155,10 +155,16 @@ class Client:
 
 
 @asynccontextmanager
-async def signed_in(url: str, name: str | None = None, token: str | None = None) -> AsyncIterator[Client]:
-    """A new account at ``url``, or the one of ``token``."""
+async def signed_in(
+    url: str, name: str | None = None, token: str | None = None, *, kept: int | None = None
+) -> AsyncIterator[Client]:
+    """A new account at ``url``, or the one of ``token``.
+
+    ``kept`` connections stay open between requests, all by default. With 0 no request meets a connection that the
+    server closes just then, as it does with those that were idle for seconds: it would not be sent again.
+    """
     name = name or f"user{next(_names)}"
-    limits = httpx.Limits(max_connections=200)
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=kept)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http:
         if token is None:
             answer = await http.post("/auth/register", json={"username": name, "password": PASSWORD})
