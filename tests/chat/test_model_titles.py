@@ -56,7 +56,7 @@ def test_g01_a_long_answer_is_cut_and_an_address_is_dead():
     assert title is not None
     assert title.endswith("…")
     assert len(regex.findall(r"\X", title)) <= 80
-    defused = clean_title(f"{'x' * 50} https://evil.example/aaa")
+    defused = clean_title(f"{'x' * 54} https://evil.example/aaa")
     assert defused is not None
     assert len(regex.findall(r"\X", defused)) <= 80
     assert "https://" not in (clean_title("See https://evil.example/q=1 now") or "")
