@@ -7,7 +7,8 @@ from fastapi import FastAPI
 
 from backend.schemas.export import TITLE, event_schemas
 
-STREAM = "text/event-stream"
+STREAM, CHAT = "text/event-stream", "/chat/"
+"""The streams whose events are `ChatEvent`s, and where they are."""
 _COMPONENTS = "#/components/schemas/"
 
 
@@ -35,7 +36,9 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _contents(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for operations in document["paths"].values():
+    for path, operations in document["paths"].items():
+        if not path.startswith(CHAT):
+            continue
         for operation in operations.values():
             for response in operation["responses"].values():
                 yield response.get("content", {})

@@ -7,7 +7,7 @@ from backend.api.config import ApiConfig
 from backend.api.errors import error_responses, install_error_handlers
 from backend.api.middlewares import GateMiddleware, RequestContextMiddleware
 from backend.api.openapi import install_openapi
-from backend.api.routes import auth, chat, collections, documents, files, health, metrics, reading, sessions
+from backend.api.routes import auth, chat, collections, documents, files, health, jobs, metrics, reading, sessions
 
 _CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Request-Id", "Accept-Language"]
 _CORS_RESPONSE = ["X-Request-Id", "X-Run-Id", "Content-Location", "Retry-After"]
@@ -16,7 +16,7 @@ _CORS_RESPONSE = ["X-Request-Id", "X-Run-Id", "Content-Location", "Retry-After"]
 def api_router() -> APIRouter:
     """Every route of the API."""
     router = APIRouter(responses=error_responses("unauthorized", "internal_error"))
-    for room in (auth, chat, sessions, files, documents, reading, collections, health, metrics):
+    for room in (auth, chat, sessions, files, jobs, documents, reading, collections, health, metrics):
         router.include_router(room.router)
     return router
 

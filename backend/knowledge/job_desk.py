@@ -218,6 +218,10 @@ class JobDesk:
         """Jobs that changed at ``since`` or later, oldest change first; without it those that have not ended."""
         return await self._jobs.changed(principal, since, LIST_LIMIT)
 
+    async def now(self) -> datetime:
+        """The time of the database, which jobs are stamped with."""
+        return await self._jobs.now()
+
     async def cancel(self, principal: Principal, job_id: UUID) -> StoredJob:
         """Ends an upload soon, as failed with the code ``cancelled``; one that has ended stays as it is.
 

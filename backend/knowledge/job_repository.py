@@ -146,6 +146,11 @@ class JobRepository:
         async with transaction(self._engine) as connection:
             return [stored_job(row) for row in await connection.execute(query)]
 
+    async def now(self) -> datetime:
+        """The time of the database."""
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(select(func.clock_timestamp()))).scalar_one()
+
     async def source(self, job: StoredJob) -> Source:
         """What an upload works on. Raises :class:`NotFound` when the document or the version is gone."""
         query = (

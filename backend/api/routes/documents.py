@@ -35,6 +35,7 @@ _UPLOAD_CODES = (
     "type_mismatch",
     "forbidden",
     "not_found",
+    "cancelled",
     "provider_unavailable",
     "provider_rate_limited",
     "provider_rejected",
@@ -58,8 +59,7 @@ async def upload(
     services: CurrentServices,
 ) -> DocumentUploadResponse:
     """Add a document, or the next version of the one with that name; answers when it can be asked about."""
-    content = await form.file.read()
-    result = await services.knowledge.upload(user, form.file.filename or "", content, form.visibility)
+    result = await services.knowledge.upload(user, form.file.filename or "", form.file.file, form.visibility)
     message = say("document_ready", language)
     return DocumentUploadResponse(filename=result.filename, chunks_processed=result.chunks_processed, message=message)
 
