@@ -49,7 +49,7 @@ class Asking:
         self.state = HitlResumeState(question="q", route=route, retrieval_status=status)
         self.seen: list[tuple[str, HitlResume | None]] = []
 
-    async def run(self, query: str, *_: Any, resume: HitlResume | None = None) -> RagResult:
+    async def run(self, query: str, *_: Any, resume: HitlResume | None = None, **__: Any) -> RagResult:
         self.seen.append((query, resume))
         return RagResult([], {"route": self.state.route}, True, self.state.route, self.state)
 
