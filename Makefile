@@ -28,7 +28,7 @@ run: $(VENV)/.base
 	$(BIN)/citewire serve --sample
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-3} --dist loadfile $(TESTS)
 
 # The experiments of docs/reliability.md: workers, PostgreSQL and Redis killed, silenced and slowed under load. Has a run
 # again with its seed: CHAOS_SEED. The long form is run by parts: CHAOS_REPEATS=20 CHAOS_PART=1/4, 2/4 ...
