@@ -93,7 +93,10 @@ class JobWorker:
         self._tasks.discard(task)
         self._slots.release()
         self.wake()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, StorageUnavailable):
+            logger.warning("a job could not be ended: storage_unavailable; it is taken again when its lease is over")
+        elif error is not None:
             logger.error("a job could not be ended; it is taken again when its lease is over", exc_info=error)
 
     async def finish(self, job_id: UUID) -> StoredJob:

@@ -145,4 +145,9 @@ async def test_j10_passages_are_marked_as_data_and_no_tool_takes_an_address(at: 
         assert {name: list(parameters["properties"]) for name, parameters in tools.items()} == {
             "search_knowledge_base": ["query"],
             "get_current_weather": ["location"],
+            # Within the conversation's own directories and its plan: nothing of these leaves it.
+            "write_todos": ["todos"],
+            "write_file": ["path", "content"],
+            "run_python": ["code"],
+            "present_files": ["paths"],
         }

@@ -31,7 +31,9 @@ SECRET = "kanarie-" + "0815zebra"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_url: URL, valkey_url: str, worker_id: str) -> AsyncIterator[Running]:
     key = SecretStr(SECRET)
-    async with running(postgres_url, valkey_url, f"operations_{worker_id}", llm_api_key=key) as made:
+    async with running(
+        postgres_url, valkey_url, f"operations_{worker_id}", llm_api_key=key, model_titles=False
+    ) as made:
         yield made
 
 
@@ -136,8 +138,8 @@ async def test_the_cache_the_pool_and_the_loop_are_measured(at: Running, alice: 
     assert (hits + misses, misses) in {(3, 0), (3, 1)}
     while not (seen := await scrape(alice.http))("loop_lag_seconds_count"):
         pass
-    assert seen("database_pool_connections", state="size") == 10
-    assert 0 <= seen("database_pool_connections", state="in_use") <= 10
+    assert seen("database_pool_connections", state="size") == 20
+    assert 0 <= seen("database_pool_connections", state="in_use") <= 20
 
 
 async def test_j12_no_id_no_text_and_no_secret_is_in_metrics_or_openapi(at: Running, alice: Client):

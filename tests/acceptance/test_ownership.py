@@ -56,6 +56,7 @@ IDS = {
     "document_ids",
     "chunk_id",
     "collection_id",
+    "job_id",
     "page",
     "cursor",
     "before",
@@ -69,6 +70,8 @@ IDS = {
 """Parameters, headers and fields that name something or a place in something."""
 PLAIN = {"range", "limit", "message", "name", "multitask", "title", "visibility", "accept-language"}
 """Those that name nothing."""
+TRIED_WITH_THE_JOBS = {"/documents/delete/async/{filename}", "/documents/delete/jobs/{job_id}"}
+"""What these find for their owner needs a deletion, after which the rest finds nothing: see test_jobs.py."""
 NOT_OF_A_USER = {"/auth/register", "/auth/login", "/auth/me", "/auth/password", "/health/live", "/health/ready"}
 """Routes that know the caller's own account or nobody's."""
 BODIES: dict[str, dict[str, Any]] = {
@@ -165,8 +168,10 @@ async def things_of(client: Client) -> Things:
     collected = (await client.http.post("/collections", json={"name": "hers"})).json()["collection_id"]
     added = {"document_ids": [document["document_id"]]}
     assert (await client.http.post(f"/collections/{collected}/documents", json=added)).status_code == 200
+    (job,) = (await client.get("/documents/upload/jobs")).json()["jobs"]
     return Things(
         {
+            "job_id": job["job_id"],
             "run_id": seen.run_id,
             "message_id": seen.one("run_started")["message_id"],
             "session_id": "alices",
@@ -193,6 +198,7 @@ async def things_of(client: Client) -> Things:
 def nobodys(documents_key: Any) -> Things:
     return Things(
         {
+            "job_id": uuid4(),
             "run_id": uuid4(),
             "message_id": uuid4(),
             "session_id": f"s{uuid4()}",
@@ -293,7 +299,7 @@ async def test_j01_the_same_calls_of_the_owner_do_find_something(at: Running):
         for operation in sorted((item for item in OPERATIONS if item.ids), key=_outermost_last):
             request = hers.request(operation, hers, None)
             request["params"].pop("cursor", None)
-            if operation.schema == "ChatRequest":
+            if operation.schema == "ChatRequest" or operation.path in TRIED_WITH_THE_JOBS:
                 continue
             answer = await alice.http.request(**request)
             assert answer.status_code == 200, (operation, answer.text)

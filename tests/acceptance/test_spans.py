@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -60,12 +61,16 @@ def collector() -> Iterator[Collector]:
 async def test_a_turn_is_a_tree_of_spans_without_a_word_of_it(
     postgres_url: URL, valkey_url: str, worker_id: str, collector: Collector
 ):
-    exported = {
+    exported: dict[str, Any] = {
+        "model_titles": False,  # a call of its own, after the turn
         "otel_exporter_otlp_endpoint": collector.url,
         "otel_exporter_otlp_headers": SecretStr("x-key=kanarie"),
         "otel_service_name": "chat-backend",
     }
-    async with running(postgres_url, valkey_url, f"spans_{worker_id}", **exported) as at, at.user() as alice:
+    async with (
+        running(postgres_url, valkey_url, f"spans_{worker_id}", **exported) as at,
+        at.user() as alice,
+    ):
         await alice.http.post("/documents/upload", files={"file": ("kanarie.txt", b"The kanarie sings at 24 bar.")})
         at.llm.script(tool_call("search_knowledge_base", {"query": "kanarie"}), text("The kanarie sings [1]."))
         seen = await alice.ask("Does the kanarie sing?", "kanarie")
