@@ -97,12 +97,12 @@ async def test_f05_fifty_large_passages(at: Rack, alice: Client, language: str):
 
 
 async def test_f05_a_provider_that_counts_more_is_asked_once_more_with_less(at: Rack, alice: Client):
-    long = SENTENCE["en"] * 30
+    long = SENTENCE["en"] * 12
     at.llm.default = text(f"answer {long}")
     for number in range(3):
         await alice.ask(f"question {number} {long}")
     calls = len(at.llm.chats)
-    at.llm.window = 1_800
+    at.llm.window = 1_900
     at.llm.default = text("Fine.")
     seen = await alice.ask("And now?")
     assert (seen.text, seen.one("done")["status"]) == ("Fine.", "completed")
