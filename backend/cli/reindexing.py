@@ -35,7 +35,7 @@ def run_verify(*, repair: bool) -> None:
     found, repaired = _run(partial(_verify, repair=repair), "`citewire index verify --repair` goes on from here")
     console.print(f"{found.leaves} leaves in the database, {found.missing} of them missing in the index")
     if found.unknown:
-        console.print(f"{found.unknown} leaves of documents that are gone are left over")
+        console.print(f"{found.unknown} leaves that no document has are left over")
     if repaired is not None:
         console.print(f"{repaired.embedded} leaves were added; nothing is left over")
     elif not found.equal:

@@ -35,7 +35,7 @@ class Reindexed:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """The leaves that PostgreSQL holds of versions that answer, how many of them the index lacks, and how many it
-    has of versions that there are no more."""
+    has beyond them. Leaves are counted by version, not looked up one by one."""
 
     leaves: int
     missing: int
@@ -75,6 +75,7 @@ class Reindex:
         known = await self._library.known_versions()
         missing = sum(max(0, version.leaves - held.get(version.version_id, 0)) for version in versions)
         unknown = sum(count for version_id, count in held.items() if version_id not in known)
+        unknown += sum(max(0, held.get(version.version_id, 0) - version.leaves) for version in versions)
         return Compared(sum(version.leaves for version in versions), missing, unknown)
 
     async def _fill(self, report: Report) -> list[AnsweringVersion]:
@@ -84,6 +85,8 @@ class Reindex:
         await self._remove_unknown(held)
         total, done = sum(version.leaves for version in versions), 0
         for version in versions:
+            if held.get(version.version_id, 0) > version.leaves:  # which of them are wrong the index cannot tell
+                await self._rebuild.index.delete_version(version.version_id)
             if held.get(version.version_id, 0) != version.leaves:
                 await self._fill_version(version, lambda added, done=done: report(done + added, total))
             done += version.leaves
