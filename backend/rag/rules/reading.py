@@ -119,16 +119,21 @@ class _Subject:
 
     def __init__(self, content: set[str]) -> None:
         self._content = content
-        self._asked = {name for name in content if " " in name}
-        self._kinds = {_kind(name) for name in self._asked}
+        self.names = frozenset(name for name in content if " " in name)
+        """The names that are asked about."""
+        self.is_other = False
+        """Whether the sentence names others of their kind alone."""
+        self._kinds = {_kind(name) for name in self.names}
         self._terms: frozenset[str] = frozenset()
 
     def after(self, names: set[str], *, new: bool) -> frozenset[str]:
         """The question's terms of the name that counts in a sentence with ``names``; ``new`` forgets the one before."""
         if new:
             self._terms = frozenset()
-        if self._asked and any(_kind(name) in self._kinds for name in names):
-            named = names & self._asked
+        alike = {name for name in names if _kind(name) in self._kinds}
+        self.is_other = bool(alike) and not alike & self.names
+        if alike:
+            named = names & self.names
             self._terms = frozenset(self._content.intersection(named.union(*(name.split() for name in named))))
         return self._terms
 
@@ -169,6 +174,6 @@ def _sentences(source: Source, content: set[str], measure: re.Pattern[str] | Non
         row = held if opens_table else row if in_table else frozenset[str]()
         above = frozenset[str]().union(*path.values(), row, context)
         about = subject.after(names, new=in_table or depth > 0)
-        near = held | before | above | about
+        near = held | (before - subject.names if subject.is_other else before) | above | about
         yield Sentence(text, heading, depth, opens_table, held, above, about, section, near, words)
         before = frozenset[str]() if in_table or depth else held

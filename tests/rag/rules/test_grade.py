@@ -86,6 +86,10 @@ def test_a_document_that_the_question_names_is_chosen_already():
             "How many litres an hour does pump 5 deliver?",
             [f"Pump {n} stands in hall {n + 1}. It delivers {n * 7} litres an hour at {n - 2} bar." for n in (4, 5, 7)],
         ),
+        (
+            "How many litres does pump 5 deliver?",
+            ["Pump 5 delivers 35 litres an hour. Pump 6 delivers 40 litres an hour."],
+        ),
         ("5号泵的流量是多少？", [f"{n}号泵位于{n - 1}号厅，流量是每小时{n * 7}升。" for n in (4, 5, 6)]),
     ],
 )
