@@ -1,7 +1,9 @@
 """Each experiment is a test, each repeat one of its parameters; without the plugin beside it runs its short form."""
 
 import random
+from collections import defaultdict
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -23,6 +25,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("race") is not None:
         repeats = max(repeats, metafunc.config.getoption("--chaos-races", 1))
     metafunc.parametrize("repeat", range(repeats), ids=[f"repeat{number}" for number in range(repeats)])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of each experiment the short form has the first and the last of its variants."""
+    if SEED in config.stash:
+        return
+    variants: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            variants[item.nodeid.partition("[")[0]].append(item)
+    left_out = {id(item) for same in variants.values() for item in same[1:-1]}
+    items[:] = [item for item in items if id(item) not in left_out]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
