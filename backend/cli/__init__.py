@@ -8,6 +8,7 @@ import typer
 
 from backend.cli.ask import ask
 from backend.cli.chat import chat
+from backend.cli.collection import collection
 from backend.cli.doctor import doctor
 from backend.cli.eval import evaluation
 from backend.cli.index import index
@@ -35,6 +36,7 @@ app.command()(chat)
 app.command()(trace)
 app.command()(doctor)
 app.command()(reindex)
+app.add_typer(collection, name="collection")
 app.add_typer(index, name="index")
 app.add_typer(evaluation, name="eval")
 app.add_typer(user, name="user")

@@ -9,6 +9,7 @@ import typer
 
 from backend.cli.answer import Answer
 from backend.cli.client import connect, explained
+from backend.cli.collection import CollectionOption
 from backend.cli.credentials import ConfigDirOption, TokenOption, UrlOption, resolve
 from backend.cli.following import STREAM_SILENCE_SECONDS, SilentView, TextView, follow
 from backend.cli.output import complain, console, escape_json, fail, one_line
@@ -23,6 +24,7 @@ def ask(
         str | None,
         typer.Option(help="Go on with this conversation. Without it every question begins a new one."),
     ] = None,
+    collection: CollectionOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object at the end instead of text.")] = False,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -33,7 +35,7 @@ def ask(
     view = SilentView() if as_json else TextView()
     with explained(), connect(resolve(url, token, config_dir), read_seconds=STREAM_SILENCE_SECONDS) as client:
         try:
-            interrupted = follow(Run.ask(client, question, answer.session_id), answer, view)
+            interrupted = follow(Run.ask(client, question, answer.session_id, collection or ()), answer, view)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
     view.end(answer)

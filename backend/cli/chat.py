@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from backend.cli.client import ServerRefused, ServerUnreachable, explained
+from backend.cli.collection import CollectionOption
 from backend.cli.conversation import Conversation
 from backend.cli.credentials import ConfigDirOption, TokenOption, UrlOption, resolve
 from backend.cli.output import complain, console, errors
@@ -39,13 +40,14 @@ def chat(
         str | None, typer.Option(help="The conversation; by default the newest one, with its answer if one is running.")
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Begin a new conversation.")] = False,
+    collection: CollectionOption = None,
     url: UrlOption = None,
     token: TokenOption = None,
     config_dir: ConfigDirOption = None,
 ) -> None:
     """Talk about the documents. /help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves."""
     with explained():
-        conversation = Conversation(resolve(url, token, config_dir))
+        conversation = Conversation(resolve(url, token, config_dir), collection or ())
         conversation.enter(new_id() if new else session or conversation.newest() or new_id())
     console.print("/help lists the commands", style="dim")
     while (line := _read()) is not None:

@@ -1,7 +1,7 @@
 """One conversation at a time: entered, asked, followed, renamed, deleted."""
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -31,8 +31,9 @@ Json = dict[str, Any]
 class Conversation:
     """The conversation that the user is in. Every call may raise :class:`ServerRefused`, :class:`ServerUnreachable`."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, collections: Sequence[str] = ()) -> None:
         self._credentials = credentials
+        self._collections = collections
         self.files = SessionFiles(credentials)
         self._session_id = ""
         self._listed: list[str] = []
@@ -77,7 +78,7 @@ class Conversation:
             question = options[int(question) - 1]
         try:
             with self._client() as client:
-                self._follow(Run.ask(client, question, self._session_id))
+                self._follow(Run.ask(client, question, self._session_id, self._collections))
         except ServerRefused as error:
             if error.code != "run_active":
                 raise

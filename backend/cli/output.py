@@ -4,6 +4,7 @@ Texts come from servers and documents, so nothing in them may steer the terminal
 """
 
 import re
+import sys
 from typing import NoReturn
 
 import typer
@@ -53,3 +54,11 @@ def fail(text: str) -> NoReturn:
     """One line on standard error and exit code 1."""
     complain(text)
     raise typer.Exit(1)
+
+
+def confirm(question: str) -> None:
+    """Returns when the user says yes at a terminal; otherwise exit code 1."""
+    if not sys.stdin.isatty():
+        fail("no terminal to ask for confirmation; use --yes")
+    if not typer.confirm(one_line(question), err=True):
+        raise typer.Exit(1)

@@ -3,7 +3,7 @@
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import httpx
@@ -20,7 +20,7 @@ _PASSING = frozenset({502, 503, 504})
 class Run:
     """A question and the run that answers it. ``events`` may be called again after an interruption."""
 
-    def __init__(self, client: httpx.Client, *, body: dict[str, str] | None, run_id: str | None) -> None:
+    def __init__(self, client: httpx.Client, *, body: dict[str, Any] | None, run_id: str | None) -> None:
         self.run_id = run_id
         self.resumed = 0
         """How often the connection was cut and taken up again."""
@@ -29,12 +29,13 @@ class Run:
         self._cursor = 0
 
     @classmethod
-    def ask(cls, client: httpx.Client, question: str, session_id: str) -> Self:
-        """A new question."""
+    def ask(cls, client: httpx.Client, question: str, session_id: str, collections: Sequence[str] = ()) -> Self:
+        """A new question, about the documents of these collections; without any about all."""
         message = os.fsencode(question).decode("utf-8", "replace")  # bytes of a terminal that are no text
         # With the key the question can be sent again when no answer came: it is asked once all the same.
         key = str(uuid.uuid4())
-        return cls(client, body={"message": message, "session_id": session_id, "client_message_id": key}, run_id=None)
+        body: dict[str, Any] = {"message": message, "session_id": session_id, "client_message_id": key}
+        return cls(client, body=body | ({"collections": list(collections)} if collections else {}), run_id=None)
 
     @classmethod
     def attach(cls, client: httpx.Client, run_id: str) -> Self:

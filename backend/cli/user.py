@@ -1,13 +1,12 @@
 """``citewire user``: its options only. What changes accounts is heavy, so no other command loads it."""
 
-import sys
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from backend.cli.output import fail, one_line
+from backend.cli.output import confirm, fail
 from backend.cli.passwords import read_password
 from backend.schemas.auth import PASSWORD_MAX, PASSWORD_MIN, RegisterRequest
 
@@ -62,15 +61,8 @@ def delete(
 ) -> None:
     """Delete an account with its conversations and private documents; its shared documents stay."""
     if not yes:
-        _confirm(f"Delete {name} with all conversations and private documents? This cannot be undone.")
+        confirm(f"Delete {name} with all conversations and private documents? This cannot be undone.")
     _operations().delete(name)
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        fail("no terminal to ask for confirmation; use --yes")
-    if not typer.confirm(one_line(question), err=True):
-        raise typer.Exit(1)
 
 
 def _checked(name: str, password: str) -> RegisterRequest:
