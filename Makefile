@@ -28,7 +28,7 @@ run: $(VENV)/.base
 	$(BIN)/citewire serve --sample
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-3} --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-3} --dist loadfile --max-worker-restart 2 $(TESTS)
 
 # The experiments of docs/reliability.md: workers, PostgreSQL and Redis killed, silenced and slowed under load. Has a run
 # again with its seed: CHAOS_SEED. The long form is run by parts: CHAOS_REPEATS=20 CHAOS_PART=1/4, 2/4 ...
@@ -37,7 +37,7 @@ CHAOS_RACES ?= 20
 CHAOS_PART ?= 1/1
 CHAOS_REPORT ?= build/chaos-report.md
 chaos: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile -p tests.chaos.plugin tests/chaos --timeout 600 \
+	$(BIN)/python -m pytest -q -n $${TEST_WORKERS:-2} --dist loadfile --max-worker-restart 2 -p tests.chaos.plugin tests/chaos --timeout 600 \
 		--chaos-repeats $(CHAOS_REPEATS) --chaos-races $(CHAOS_RACES) --chaos-part $(CHAOS_PART) \
 		--chaos-report $(CHAOS_REPORT) $(if $(CHAOS_SEED),--chaos-seed $(CHAOS_SEED))
 

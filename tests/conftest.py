@@ -1,9 +1,13 @@
 """The real servers, started once and shared by all workers of a test run; every test gets an empty database."""
 
 import asyncio
+import faulthandler
+import os
 import shutil
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +33,29 @@ def open_directory(prefix: str) -> Path:
     path = Path(tempfile.mkdtemp(prefix=prefix))
     path.chmod(0o711)
     return path
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the process of a test that hangs beyond its time-out, so that the run tells its name.
+
+    The time-out is an exception at whatever runs just then: a task may swallow it, and what is done after the test to
+    clear up has none.
+    """
+    limit = float(item.config.getoption("--timeout") or item.config.getini("timeout"))
+    watchdog = threading.Timer(2 * limit, _give_up, [item.nodeid])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        return (yield)
+    finally:
+        watchdog.cancel()
+
+
+def _give_up(nodeid: str) -> None:
+    print(f"{nodeid} hangs", file=sys.__stderr__, flush=True)
+    faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+    os._exit(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
