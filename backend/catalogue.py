@@ -13,6 +13,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "message_too_large": ("The message is too long.", "消息过长。"),
     "too_large": ("The upload is larger than allowed.", "上传内容超过限制。"),
+    "too_many_files": ("These are more files than one request may hold.", "单次请求包含的文件过多。"),
     "type_mismatch": (
         "This file type is not supported, or the content is not what the name says.",
         "文件类型不受支持或与内容不符。",

@@ -51,6 +51,13 @@ class TooLarge(AppError):
     code = "too_large"
 
 
+class TooManyFiles(AppError):
+    """More files in one request, or in its archives, than ``MAX_BATCH_FILES``."""
+
+    status = 413
+    code = "too_many_files"
+
+
 class TypeMismatch(AppError):
     """The file type is not supported, or the content is not what the name says."""
 

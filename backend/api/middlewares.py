@@ -20,7 +20,7 @@ from backend.log import bind_request
 
 PUBLIC_PATHS = frozenset({"/auth/register", "/auth/login"})
 """Where a body may come from someone unknown; everywhere else the token is checked before the body is read."""
-UPLOAD_PREFIX = "/documents/upload"
+UPLOAD_PREFIXES = ("/documents/upload", "/documents/batch")
 THREAD_UPLOADS = re.compile(r"/sessions/[^/]+/uploads/?")
 """Paths whose bodies are files."""
 FORM_OVERHEAD_BYTES = 65_536
@@ -57,7 +57,7 @@ class RequestContextMiddleware:
 class GateMiddleware:
     """Refuses, in this order: a token in the query, a body without a valid token, a body too large, a body not JSON.
 
-    Bodies of uploads (``UPLOAD_PREFIX``, ``THREAD_UPLOADS``) are counted while they stream; all others are read here,
+    Bodies of uploads (``UPLOAD_PREFIXES``, ``THREAD_UPLOADS``) are counted while they stream; all others are read here,
     in full and within ``BODY_TIMEOUT_SECONDS``, and must be strict JSON: UTF-8, no NaN, no repeated keys, no nesting
     beyond ``MAX_JSON_DEPTH`` (the framework's parser accepts all of that, and what comes after it may not).
     """
@@ -86,7 +86,7 @@ class GateMiddleware:
         if _has_query_token(request.scope["query_string"]):
             raise Unauthorized
         path: str = request.scope["path"]
-        is_upload = path.startswith(UPLOAD_PREFIX) or THREAD_UPLOADS.fullmatch(path) is not None
+        is_upload = path.startswith(UPLOAD_PREFIXES) or THREAD_UPLOADS.fullmatch(path) is not None
         has_body = request.method in ("POST", "PUT", "PATCH")
         if has_body and request.scope["path"] not in PUBLIC_PATHS:
             await authenticate(request)

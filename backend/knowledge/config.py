@@ -19,6 +19,9 @@ class KnowledgeConfig(BaseModel):
     parse_memory_bytes: int = Field(default=1_073_741_824, ge=268_435_456)
     max_files_per_session: int = Field(default=50, ge=1)
     max_bytes_per_user: int = Field(default=524_288_000, ge=1)
+    max_batch_files: int = Field(default=500, ge=1, le=1_000)
+    max_batch_inflated_bytes: int = Field(default=209_715_200, ge=1)
+    max_zip_ratio: int = Field(default=200, ge=1)
     index_url: str | None = None
     index_token: SecretStr | None = None
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from backend.errors import ProviderError
 from backend.infra.analyze import analyze_query
 from backend.infra.embedding import Embedder
+from backend.knowledge.batch import BatchUploads
 from backend.knowledge.collection import Collections
 from backend.knowledge.config import KnowledgeConfig
 from backend.knowledge.document_reader import DocumentReader
@@ -69,6 +70,7 @@ class KnowledgeBase:
         self._data_dir = data_dir
         self._purger = Purger(self._repository, index, data_dir)
         self.jobs = JobDesk(engine, self._repository, self._library, index, embedder, config, data_dir, self._purger)
+        self.batches = BatchUploads(self.jobs, config)
 
     # --- library ------------------------------------------------------------------------------------------------
 

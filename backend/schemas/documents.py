@@ -55,6 +55,27 @@ class JobAccepted(StrictSchema):
     message: str
 
 
+class BatchFile(StrictSchema):
+    """One file of a batch: its job, or ``code`` and ``error``, which say why there is none.
+
+    ``archive`` is the zip file that it came in.
+    """
+
+    filename: str
+    archive: str | None
+    job_id: UUID | None
+    code: str | None
+    error: str | None
+
+
+class BatchResponse(StrictSchema):
+    """Every file of the request and of its zip files, in their order."""
+
+    files: list[BatchFile]
+    accepted: int
+    refused: int
+
+
 class JobStep(StrictSchema):
     """One step of a job; ``label`` and ``message`` are for people."""
 

@@ -53,7 +53,9 @@ async def test_an_upload_passes(client: httpx.AsyncClient, token: str) -> None:
     assert answer.json() == {"size": MAX_UPLOAD_BYTES, "visibility": "private", "user": "alice"}
 
 
-@pytest.mark.parametrize("path", ["/documents/upload", "/documents/upload/async", "/echo", "/auth/password"])
+@pytest.mark.parametrize(
+    "path", ["/documents/upload", "/documents/upload/async", "/documents/batch", "/echo", "/auth/password"]
+)
 async def test_without_a_token_no_byte_of_a_body_is_read(client: httpx.AsyncClient, path: str) -> None:
     sent: list[int] = []
     for headers in ({}, bearer("x.y.z")):
@@ -67,7 +69,7 @@ async def test_a_broken_body_without_a_token_is_401_not_422(client: httpx.AsyncC
     assert answer.status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/documents/upload", "/auth/login", "/auth/password"])
+@pytest.mark.parametrize("path", ["/documents/upload", "/documents/batch", "/auth/login", "/auth/password"])
 async def test_a_declared_size_is_refused_unread(client: httpx.AsyncClient, token: str, path: str) -> None:
     sent: list[int] = []
     headers = {**bearer(token), "Content-Length": str(10**9)}

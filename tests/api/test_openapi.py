@@ -55,8 +55,13 @@ def test_every_error_answer_names_its_codes(document: Document) -> None:
         assert codes, (route, status)
         assert {HTTP_CODES[code] for code in codes} == {int(status)}
         seen.update(codes)
-    # a wrong method has no operation; these two can only end a turn, which is an event
-    assert HTTP_CODES.keys() - seen == {"method_not_allowed", "context_too_long", "content_filtered"}
+    # a wrong method has no operation; two can only end a turn, which is an event; one is said of a file in a batch
+    assert HTTP_CODES.keys() - seen == {
+        "method_not_allowed",
+        "context_too_long",
+        "content_filtered",
+        "too_many_files",
+    }
 
 
 def test_the_codes_are_one_closed_list(document: Document) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Form, Query, UploadFile
+from pydantic import ConfigDict
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from backend.api.deps import CurrentLanguage, CurrentServices, CurrentUser, PathId, Services
@@ -16,9 +17,21 @@ from backend.api.job_view import job_info
 from backend.api.routes.documents import UploadForm
 from backend.catalogue import Language, say
 from backend.errors import StorageUnavailable
+from backend.knowledge.batch import Incoming, Outcome
 from backend.protocols.native import frame
 from backend.schemas.auth import Principal
-from backend.schemas.documents import JobAccepted, JobInfo, JobList
+from backend.schemas.base import StrictSchema
+from backend.schemas.documents import BatchFile, BatchResponse, JobAccepted, JobInfo, JobList, Visibility
+
+
+class BatchForm(StrictSchema):
+    """The multipart form of a batch: the field `file`, as often as there are files."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    file: list[UploadFile]
+    visibility: Visibility | None = None
+
 
 PING_SECONDS = 5
 LOOK_SECONDS = 0.5
@@ -43,6 +56,21 @@ async def upload_async(
     """Add a document, or the next version of the one with that name; the job tells when it can be asked about."""
     job = await services.knowledge.jobs.submit(user, form.file.filename or "", form.file.file, form.visibility)
     return JobAccepted(job_id=job.id, filename=job.filename, message=say("job_upload_pending", language))
+
+
+@router.post("/batch", responses=error_responses("validation_error", "too_large", "forbidden"))
+async def upload_batch(
+    form: Annotated[BatchForm, Form(media_type="multipart/form-data")],
+    user: CurrentUser,
+    language: CurrentLanguage,
+    services: CurrentServices,
+) -> BatchResponse:
+    """Add several documents, and those in zip files: each gets a job of its own, or a code that says why not."""
+    files = [Incoming(item.filename or "", item.file) for item in form.file]
+    outcomes = await services.knowledge.batches.submit(user, files, form.visibility)
+    accepted = sum(1 for outcome in outcomes if outcome.job_id is not None)
+    listed = [_batch_file(outcome, language) for outcome in outcomes]
+    return BatchResponse(files=listed, accepted=accepted, refused=len(outcomes) - accepted)
 
 
 @router.get("/upload/jobs")
@@ -99,6 +127,16 @@ async def job_stream(user: CurrentUser, language: CurrentLanguage, services: Cur
         ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
         sep="\n",
         send_timeout=services.chat.config.send_timeout_seconds,
+    )
+
+
+def _batch_file(outcome: Outcome, language: Language) -> BatchFile:
+    return BatchFile(
+        filename=outcome.filename,
+        archive=outcome.archive,
+        job_id=outcome.job_id,
+        code=outcome.code,
+        error=say(outcome.code, language) if outcome.code else None,
     )
 
 

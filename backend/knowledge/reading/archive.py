@@ -10,8 +10,9 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import IO
 from xml.etree import ElementTree
 
 from backend.knowledge.reading.base import Limits, Refused
@@ -26,26 +27,29 @@ _SLIDE = re.compile(r"ppt/slides/slide\d+\.xml")
 _MAIN_PART = re.compile(rb"(wordprocessingml|spreadsheetml|presentationml)\.\w+\.main\+xml")
 _KINDS = {b"wordprocessingml": "docx", b"spreadsheetml": "xlsx", b"presentationml": "pptx"}
 _CELL_TAGS = {"docx": b"<w:tc>", "xlsx": b"<c ", "pptx": b"<a:tc"}
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, UnicodeDecodeError, ValueError)
+BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, UnicodeDecodeError, ValueError)
 
 
 @contextmanager
-def opened(path: Path) -> Generator[zipfile.ZipFile]:
-    """The archive at ``path``. Raises :class:`Refused` when it is broken, then or while it is used, or too large."""
+def opened(source: Path | IO[bytes]) -> Generator[zipfile.ZipFile]:
+    """The archive at a path, or in an open file, which stays open.
+
+    Raises :class:`Refused` when it is broken, then or while it is used, or too large.
+    """
     try:
-        _check_directory(path)
-        with zipfile.ZipFile(path) as archive:
+        with source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
+            _check_directory(file)
+        with zipfile.ZipFile(source) as archive:
             yield archive
-    except _BROKEN as error:
+    except BROKEN as error:
         raise Refused("parse_failed") from error
 
 
-def _check_directory(path: Path) -> None:
+def _check_directory(file: IO[bytes]) -> None:
     """Refuses a list of members that would take long to read only."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _END_BYTES - _MAX_COMMENT - 1024))
-        tail = file.read()
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _END_BYTES - _MAX_COMMENT - 1024))
+    tail = file.read()
     position = tail.rfind(_END)
     if position < 0:
         raise Refused("parse_failed")
@@ -100,15 +104,15 @@ def _check_contents(archive: zipfile.ZipFile, kind: str, limits: Limits) -> None
         raise Refused("too_large")
     for member in archive.infolist():
         tag = _CELL_TAGS.get(kind, b"<td") if member.filename.endswith("ml") else None
-        for piece in _pieces(archive, member):
+        for piece in pieces(archive, member):
             inflated += len(piece)
             cells += piece.count(tag) if tag else 0
             if inflated > limits.max_inflated_bytes or cells > limits.max_cells:
                 raise Refused("too_large")
 
 
-def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The member unpacked to its real end, in pieces; raises one of ``_BROKEN`` when its checksum is wrong."""
+def pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The member unpacked to its real end, in pieces; raises one of ``BROKEN`` when its checksum is wrong."""
     declared, member.file_size = member.file_size, sys.maxsize  # the library stops at the declared size otherwise
     try:
         with archive.open(member) as file:
