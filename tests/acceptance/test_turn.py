@@ -8,10 +8,12 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import URL
 
+from tests.acceptance.metrics import metric
 from tests.acceptance.rack import Rack, rack
 from tests.support.chat_client import Client, Stream
-from tests.support.fake_llm import hang_after, raw, text, tool_call, wait
+from tests.support.fake_llm import Reply, hang_after, raw, text, tool_call, wait
 from tests.support.fake_llm_replies import delta, event
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WORDS = "one two three four five six seven eight nine ten "
@@ -157,14 +159,42 @@ async def test_b01_leaving_between_the_last_token_and_done(at: Rack, alice: Clie
 
 
 async def test_b02_leaving_before_the_first_token_without_any_subscriber(at: Rack, alice: Client):
-    at.llm.script(wait(0.5, tool_call("search_knowledge_base", {"query": "x"})), wait(0.5, text(WORDS)))
+    """The model goes on only when the server knows that nobody reads: what depended on a reader would be undone."""
+    go_on = asyncio.Event()
+    search = tool_call("search_knowledge_base", {"query": "x"})
+    at.llm.script(held(go_on, search), text(WORDS))
     async with alice.stream() as stream:
         await stream.until_type("rag_step")
+    await until(lambda: nobody_reads(at))
+    assert (await alice.run(stream.run_id))["status"] == "running"
+    go_on.set()
     answer = await whole(alice, stream.run_id)
     assert (answer["status"], answer["content"]) == ("completed", WORDS)
     assert answer["rag_trace"]["tool_used"] is True
     assert stream.text == ""
     await at.check(stream, turns=1)
+
+
+async def test_b02_leaving_between_two_tokens_without_any_subscriber(at: Rack, alice: Client):
+    go_on = asyncio.Event()
+    ending = [event(delta({}, finish="stop")), b"data: [DONE]\n\n"]
+    at.llm.script(raw(event(delta({"content": "one "})), go_on, event(delta({"content": "two"})), *ending))
+    async with alice.stream() as stream:
+        await stream.until_text("one")
+    await until(lambda: nobody_reads(at))
+    go_on.set()
+    answer = await whole(alice, stream.run_id)
+    assert (answer["status"], answer["content"]) == ("completed", "one two")
+    await at.check(stream, turns=1)
+
+
+def held(go_on: asyncio.Event, reply: Reply) -> Reply:
+    """``reply``, as soon as ``go_on`` is set."""
+    return Reply(lambda request: [go_on, *reply.steps(request)])
+
+
+async def nobody_reads(at: Rack) -> bool:
+    return await metric(at.server.url, "stream_subscribers") == 0
 
 
 async def test_b12_the_session_is_there_from_run_started_on(at: Rack, alice: Client):
