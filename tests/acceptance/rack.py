@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from tests.support.chat_client import Client, Stream, signed_in
-from tests.support.databases import empty, own_database, postgres_proxy, redis_proxy
+from tests.support.databases import STATEMENT_SECONDS, empty, own_database, postgres_proxy, redis_proxy
 from tests.support.fake_llm import FakeLLM
 from tests.support.fault_proxy import FaultProxy
 from tests.support.invariants import check_invariants, nothing_leaked
@@ -41,7 +41,8 @@ class Rack:
 
     async def sql(self, statement: str, **values: Any) -> list[Any]:
         """The rows of one statement on the database itself."""
-        engine = create_async_engine(self.database, poolclass=NullPool)
+        limits = {"timeout": STATEMENT_SECONDS, "command_timeout": STATEMENT_SECONDS}
+        engine = create_async_engine(self.database, poolclass=NullPool, connect_args=limits)
         async with engine.begin() as connection:
             result = await connection.execute(text(statement), values)
             rows = list(result.all()) if result.returns_rows else []
@@ -49,9 +50,8 @@ class Rack:
         return rows
 
     async def flush_redis(self) -> None:
-        redis = Redis.from_url(self.valkey_url)
-        await redis.flushdb()
-        await redis.aclose()
+        async with Redis.from_url(self.valkey_url, socket_timeout=60, socket_connect_timeout=60) as redis:
+            await redis.flushdb()
 
     async def check(self, *seen: Stream, turns: int | None = None) -> None:
         """INV, and that every request to the model was well formed."""
@@ -101,4 +101,7 @@ async def rack(
         for own in [{}, peer_env or {}][: 1 + peer]:
             server = ServerProcess(data_dir, database_url=through, redis_url=redis_url, env={**settings, **own})
             servers.append(await stack.enter_async_context(server))
+        # Left by the last test, a fault would keep the servers from ending.
+        stack.push_async_callback(postgres.restore)
+        stack.push_async_callback(redis.restore)
         yield Rack(servers[0], llm, database, valkey_url, postgres, redis, servers[1] if peer else None)

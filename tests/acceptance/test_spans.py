@@ -50,12 +50,13 @@ class Collector:
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     made = Collector()
-    thread = threading.Thread(target=made.server.serve_forever)
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
     thread.start()
     yield made
     made.server.shutdown()
-    thread.join()
+    thread.join(60)
     made.server.server_close()
+    assert not thread.is_alive(), "the collector did not end"
 
 
 async def test_a_turn_is_a_tree_of_spans_without_a_word_of_it(

@@ -17,7 +17,7 @@ from tests.acceptance.metrics import metric
 from tests.acceptance.rack import Rack, rack
 from tests.support.chat_client import Client, Stream, signed_in
 from tests.support.server import ServerProcess
-from tests.support.waiting import until
+from tests.support.waiting import ended, until
 
 LEASE_SECONDS = 3.0
 """Lowered, so that a repair is soon seen; on a busy machine a worker must still renew it in time."""
@@ -97,8 +97,9 @@ async def asking(client: Client, message: str, key: str, **fields: Any) -> Async
         yield got
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await ended([task])
+        if not task.cancelled():
+            task.result()
 
 
 async def resumed(stream: Stream, *clients: Client) -> Stream:

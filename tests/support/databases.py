@@ -13,6 +13,8 @@ from backend.infra.database.base import Base
 from backend.infra.database.migrate import migrate
 from tests.support.fault_proxy import FaultProxy
 
+STATEMENT_SECONDS = 60.0
+
 
 @asynccontextmanager
 async def postgres_proxy(url: URL) -> AsyncIterator[tuple[FaultProxy, URL]]:
@@ -47,7 +49,13 @@ async def empty(url: URL) -> None:
 
 
 async def _admin(url: URL, *statements: str) -> None:
-    engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    """Raises after ``STATEMENT_SECONDS`` if another connection, idle in a transaction, holds what a statement needs."""
+    engine = create_async_engine(
+        url,
+        poolclass=NullPool,
+        isolation_level="AUTOCOMMIT",
+        connect_args={"timeout": STATEMENT_SECONDS, "command_timeout": STATEMENT_SECONDS},
+    )
     async with engine.connect() as connection:
         for statement in statements:
             await connection.execute(text(statement))

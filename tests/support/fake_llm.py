@@ -39,6 +39,7 @@ from tests.support.fake_llm_replies import (
     wire,
 )
 from tests.support.sockets import reset
+from tests.support.waiting import ended
 
 __all__ = [
     "Action",
@@ -136,7 +137,7 @@ class FakeLLM:
         assert self._server is not None
         self._server.close()
         tasks = [task for connection in self._connections if (task := connection.stop())]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(tasks)
         await asyncio.sleep(0)  # lets the transports close their sockets
 
     def reply_to(self, request: Request) -> Reply:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from tests.support.waiting import ended
+
 Answer = tuple[int, Any]
 """Status and body; a body that is ``bytes`` goes as it is."""
 
@@ -58,7 +60,7 @@ class FakeReranker:
         self._server.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(list(self._tasks))
         await asyncio.sleep(0)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

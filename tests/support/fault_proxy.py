@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from tests.support.sockets import reset
+from tests.support.waiting import ended
 
 Upstream = str | tuple[str, int] | Path
 Fault = Literal["cut", "cut_reply", "blackhole", "mute"] | float
@@ -64,7 +65,7 @@ class FaultProxy:
         self._stop_listening()
         tasks = [link.task for link in self._links]
         self.cut()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(tasks)
         await asyncio.sleep(0)
 
     def cut(self) -> None:

@@ -161,16 +161,25 @@ class ServerProcess:
         await self.start()
 
     async def close(self) -> None:
-        """End everything that belongs to it, the embedded servers too."""
+        """End everything that belongs to it, the embedded servers too.
+
+        Raises ``TimeoutError``, with the end of the log, when it had to be killed.
+        """
+        stuck = False
         if self._process is not None:
-            with contextlib.suppress(TimeoutError):
+            try:
                 await self.sigterm()
+            except TimeoutError:
+                stuck = True
             ended_in_order = self.returncode == 0
             self._signal_group(signal.SIGKILL)
             await self.wait()
             if not ended_in_order:
                 await asyncio.to_thread(self._end_embedded)
+        said = self.logs()[-4000:]
         shutil.rmtree(self._home, ignore_errors=True)
+        if stuck:
+            raise TimeoutError(f"the server did not end within {END_SECONDS} s and was killed:\n{said}")
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
