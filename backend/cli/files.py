@@ -4,6 +4,7 @@ import os
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from backend.knowledge.parse import FILE_TYPES
@@ -27,17 +28,18 @@ class Found:
     problem: Problem | None = None
 
 
-def find_files(paths: Sequence[Path]) -> list[Found]:
+def find_files(paths: Sequence[Path], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[Found]:
     """The files of ``paths``, each once, in the order given and by name within a folder.
 
     A file that is named itself is taken whatever its type. In folders hidden files and folders are skipped, other
-    types too, and symbolic links that lead out of the folder; links to folders are not followed. The library tells
+    types too, and symbolic links that lead out of the folder; links to folders are not followed. The globs
+    ``include`` and ``exclude`` choose within folders, by name or by path from the folder. The library tells
     documents by their name, so the second of two files with one name is a problem, not a silent replacement.
     """
     found: list[Found] = []
     seen: set[Path] = set()
     names: dict[str, Path] = {}
-    for path in (file for given in paths for file in _expand(given)):
+    for path in (file for given in paths for file in _expand(given, include, exclude)):
         real = Path(os.path.realpath(path))
         if real in seen:
             continue
@@ -60,7 +62,7 @@ def _found(path: Path, names: dict[str, Path]) -> Found:
     return Found(path, name, size)
 
 
-def _expand(given: Path) -> Iterator[Path]:
+def _expand(given: Path, include: Sequence[str], exclude: Sequence[str]) -> Iterator[Path]:
     if not given.is_dir():
         yield given
         return
@@ -72,11 +74,20 @@ def _expand(given: Path) -> Iterator[Path]:
             path = Path(folder, name)
             if name.startswith(".") or not _is_supported(name):
                 continue
+            inside = path.relative_to(given)
+            if _matches(inside, exclude) or (include and not _matches(inside, include)):
+                continue
             if not path.is_symlink():
                 yield path
             elif Path(os.path.realpath(path)).is_relative_to(root):
                 links.append(path)
     yield from links
+
+
+def _matches(inside: Path, globs: Sequence[str]) -> bool:
+    # The slash in front lets ``**/`` stand for no folder too.
+    forms = (inside.name, inside.as_posix(), f"/{inside.as_posix()}")
+    return any(fnmatchcase(form, glob) for form in forms for glob in globs)
 
 
 def _is_supported(name: str) -> bool:

@@ -18,23 +18,17 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from backend.cli.client import ServerRefused, ServerUnreachable, answer_of, connect, explained
+from backend.cli.client import ServerUnreachable, connect, explained
 from backend.cli.credentials import ConfigDirOption, TokenOption, UrlOption, resolve
 from backend.cli.files import Found, find_files
 from backend.cli.output import complain, console, one_line
+from backend.cli.uploading import Added, NotAdded, Uploads
 
 UPLOAD_SECONDS = 900.0
-"""The answer comes when the document can be asked about; parsing alone may take minutes."""
+"""A large file may take long to be sent."""
+PARALLEL = 4
 INTERRUPTED = 130
-READY = "ready"
-
-
-class _NotAdded(Exception):
-    """The file is not in the library. ``code`` is the server's, or ``unreadable`` for one that cannot be sent."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(detail)
-        self.code = code
+READY, UNCHANGED = "ready", "unchanged"
 
 
 def ingest(
@@ -45,6 +39,19 @@ def ingest(
             metavar="PATH...",
         ),
     ],
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--include", metavar="GLOB", help="Of folders only these files, by name or path in it; may be repeated."
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="GLOB", help="Of folders not these files, as --include; may be repeated."),
+    ] = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, max=32, help="Files that are under way at once.")
+    ] = PARALLEL,
     shared: Annotated[
         bool | None,
         typer.Option(
@@ -55,49 +62,37 @@ def ingest(
     token: TokenOption = None,
     config_dir: ConfigDirOption = None,
 ) -> None:
-    """Add documents to the library; one that has the name of another replaces it. Exit code 1 if any failed."""
+    """Add documents to the library; one that has the name of another replaces it, an unchanged one costs nothing.
+
+    Run it again after an interruption: what is there is not made twice. Exit code 1 if any file failed.
+    """
     form = {} if shared is None else {"visibility": "shared" if shared else "private"}
     with explained():
         credentials = resolve(url, token, config_dir)
     report = _Report()
     try:
         with explained(), connect(credentials, read_seconds=UPLOAD_SECONDS) as client, report.progress:
-            _ingest_all(client, find_files(paths), form, report)
+            found = find_files(paths, include or (), exclude or ())
+            report.begin(found)
+            with Uploads(client, form, parallel, report.ended) as uploads:
+                _report_all(uploads, found, report)
     except KeyboardInterrupt:
         report.summary()
-        complain("stopped; what is ready stays in the library")
+        complain("stopped; what was sent is still worked on, run the same command again for the rest")
         raise typer.Exit(INTERRUPTED) from None
     report.summary()
     if report.failed:
         raise typer.Exit(1)
 
 
-def _ingest_all(client: httpx.Client, found: list[Found], form: dict[str, str], report: "_Report") -> None:
-    report.begin(found)
-    for item in found:
-        try:
-            if item.problem is not None:
-                raise _NotAdded(item.problem.code, item.problem.text)
-            report.ready(item, _upload(client, item, form))
-        except _NotAdded as error:
-            report.not_added(item, error)
-        except (httpx.TransportError, ServerUnreachable):
-            report.summary()
-            raise
-
-
-def _upload(client: httpx.Client, item: Found, form: dict[str, str]) -> int:
-    """The number of chunks. Raises :class:`_NotAdded` and what concerns every other file too."""
+def _report_all(uploads: Uploads, found: list[Found], report: "_Report") -> None:
+    """Lines come in the order of the files, whichever is ready first."""
     try:
-        with item.path.open("rb") as file:
-            answer = answer_of(client.post("/documents/upload", files={"file": (item.name, file)}, data=form))
-    except OSError as error:
-        raise _NotAdded("unreadable", error.strerror or type(error).__name__) from error
-    except ServerRefused as error:
-        if error.status == 401:
-            raise  # the others would get the same answer
-        raise _NotAdded(error.code, error.detail) from error
-    return int(answer["chunks_processed"])
+        for item, result in uploads.results(found):
+            report.add(item, result)
+    except (httpx.TransportError, ServerUnreachable):
+        report.summary()
+        raise
 
 
 class _Report:
@@ -116,12 +111,13 @@ class _Report:
             redirect_stderr=sys.stderr.isatty(),
         )
         self._task: TaskID | None = None
-        self._chunks = 0
+        self._chunks: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
+        self._done = 0
 
     @property
     def failed(self) -> bool:
-        return any(code != READY for code in self._codes)
+        return any(code not in (READY, UNCHANGED) for code in self._codes)
 
     def begin(self, found: list[Found]) -> None:
         if not found:
@@ -129,20 +125,22 @@ class _Report:
         total = sum(item.size for item in found)
         self._task = self.progress.add_task("", total=total, done=0, files=len(found))
 
-    def ready(self, item: Found, chunks: int) -> None:
-        if not console.is_terminal:
-            console.print(one_line(f"{item.path}: {chunks} chunks"))
-        self._chunks += chunks
-        self._count(item, READY)
-
-    def not_added(self, item: Found, error: _NotAdded) -> None:
-        complain(f"{item.path}: {error.code}: {error}")
-        self._count(item, error.code)
-
-    def _count(self, item: Found, code: str) -> None:
-        self._codes[code] += 1
+    def ended(self, item: Found) -> None:
+        """Moves the bar; called as files end, in any order and one at a time."""
+        self._done += 1
         if self._task is not None:
-            self.progress.update(self._task, advance=item.size, done=self._codes.total())
+            self.progress.update(self._task, advance=item.size, done=self._done)
+
+    def add(self, item: Found, result: Added | NotAdded) -> None:
+        if isinstance(result, NotAdded):
+            complain(f"{item.path}: {result.code}: {result}")
+            self._codes[result.code] += 1
+            return
+        code = UNCHANGED if result.unchanged else READY
+        if not console.is_terminal:
+            console.print(one_line(f"{item.path}: {UNCHANGED if result.unchanged else f'{result.chunks} chunks'}"))
+        self._codes[code] += 1
+        self._chunks[code] += result.chunks
 
     def summary(self) -> None:
         """A table of the ends, when there was more than one file."""
@@ -152,7 +150,7 @@ class _Report:
         table = Table("result", "files", "chunks", box=None, pad_edge=False)
         for column in table.columns[1:]:
             column.justify = "right"
-        for code, files in sorted(self._codes.items(), key=lambda item: (item[0] != READY, item[0])):
-            table.add_row(one_line(code), str(files), str(self._chunks) if code == READY else "")
+        for code, files in sorted(self._codes.items(), key=lambda item: (item[0] not in self._chunks, item[0])):
+            table.add_row(one_line(code), str(files), str(self._chunks[code]) if code in self._chunks else "")
         console.print()
         console.print(table)

@@ -55,3 +55,21 @@ def test_names_that_look_equal_are_one_name(tmp_path: Path) -> None:
         (tmp_path / folder / name).write_text(folder)
     found = find_files([tmp_path])
     assert [item.problem.code if item.problem else None for item in found] == [None, "name_taken"]
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "names"),
+    [
+        (["*.md"], [], ["drafts/b.md", "a.md", "deep/drafts/c.md"]),
+        ([], ["drafts/*"], ["a.md", "d.txt", "deep/drafts/c.md"]),
+        ([], ["**/drafts/*"], ["a.md", "d.txt"]),
+        (["a.*", "*.txt"], [], ["a.md", "d.txt"]),
+        (["*.md"], ["b.md", "c.md"], ["a.md"]),
+    ],
+)
+def test_globs_choose_within_a_folder(tmp_path: Path, include: list[str], exclude: list[str], names: list[str]) -> None:
+    for name in ("a.md", "drafts/b.md", "deep/drafts/c.md", "d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = find_files([tmp_path], include, exclude)
+    assert {item.path.relative_to(tmp_path).as_posix() for item in found} == set(names)
