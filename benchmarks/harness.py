@@ -155,11 +155,12 @@ def client(connections: int = 1) -> httpx.AsyncClient:
 
 
 def figures(values: Sequence[float], digits: int = 3) -> dict[str, float]:
-    """Median, 99th percentile, least and greatest."""
+    """Median, 95th and 99th percentile, least and greatest."""
     ordered = sorted(values)
     last = len(ordered) - 1
     return {
         "median": round(statistics.median(ordered), digits),
+        "p95": round(ordered[min(last, round(0.95 * last))], digits),
         "p99": round(ordered[min(last, round(0.99 * last))], digits),
         "min": round(ordered[0], digits),
         "max": round(ordered[-1], digits),

@@ -6,14 +6,19 @@ leaves takes two hours on two cores. Quality is measured elsewhere; this measure
 
 import argparse
 import asyncio
+import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import numpy as np
+import psutil
 
 from backend.knowledge.index.base import IndexRow
 from backend.knowledge.index.lance import LanceChunkIndex
@@ -66,8 +71,10 @@ async def timed(index: LanceChunkIndex, corpus: Corpus, *, dense: bool, sparse: 
     return times[10:]
 
 
-async def main(leaves: int) -> None:
-    """Fill, build what is built in the background, ask."""
+async def measure(leaves: int) -> dict[str, Any]:
+    """Fill, build what is built in the background, ask. Memory is what this process has more than before."""
+    process = psutil.Process()
+    before = process.memory_info().rss
     corpus, path = Corpus(leaves), Path(tempfile.mkdtemp(prefix="citewire-bench-"))
     try:
         index = await LanceChunkIndex.open(str(path), dimensions=DIMENSIONS, embedder="made")
@@ -82,23 +89,45 @@ async def main(leaves: int) -> None:
             "dense": figures(await timed(index, corpus, dense=True, sparse=False), 1),
             "bm25": figures(await timed(index, corpus, dense=False, sparse=True), 1),
         }
+        memory = process.memory_info().rss - before
         await index.aclose()
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     finally:
         shutil.rmtree(path, ignore_errors=True)
+    return {
+        "leaves": leaves,
+        "query_ms": arms,
+        "fill_seconds": round(filled - start, 1),
+        "build_seconds": round(built - filled, 1),
+        "memory_mb": round(memory / 1e6),
+        "disk_mb": round(size / 1e6),
+    }
+
+
+def measured_apart(leaves: int) -> dict[str, Any]:
+    """As :func:`measure`, in a process of its own: memory of one size is not that of the size before."""
+    command = [sys.executable, "-m", "benchmarks.retrieval", "--one", str(leaves)]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def main(sizes: list[int]) -> None:
+    """Each size after the other; the figures of the largest are the figure."""
+    found = [measured_apart(leaves) for leaves in sorted(sizes)]
     report(
         "retrieval",
         "hybrid 25 ms, median, at 100,000 leaves, without embedding the query",
-        leaves=leaves,
         vectors="made",
-        query_ms=arms,
-        fill_seconds=round(filled - start, 1),
-        build_seconds=round(built - filled, 1),
-        disk_mb=round(size / 1e6),
+        **found[-1],
+        smaller=found[:-1],
     )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--leaves", type=int, default=100_000)
-    asyncio.run(main(parser.parse_args().leaves))
+    parser.add_argument("--leaves", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--one", type=int, help="one size, printed bare")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(asyncio.run(measure(options.one))))
+    else:
+        main(options.leaves)
