@@ -30,6 +30,7 @@ from backend.infra.files import document_path, write_atomic
 from backend.knowledge.config import KnowledgeConfig
 from backend.knowledge.index.base import ChunkIndex
 from backend.knowledge.ingest import Ingest
+from backend.knowledge.job_news import JobNews
 from backend.knowledge.job_repository import CLEANUP, JobRepository, StoredJob
 from backend.knowledge.jobs import LEASE_SECONDS, JobWorker
 from backend.knowledge.library import Library
@@ -103,6 +104,7 @@ class JobDesk:
         self._data_dir = data_dir
         self._purger = purger
         self._jobs = JobRepository(engine, str(uuid4()), timedelta(seconds=LEASE_SECONDS))
+        self.news = JobNews(self._jobs)
         ingest = Ingest(self._jobs, repository, library, index, embedder, config, data_dir)
         self._worker = JobWorker(self._jobs, repository, ingest, purger, count_upload)
 

@@ -97,6 +97,9 @@ def stored_job(row: Row[Any]) -> StoredJob:
     )
 
 
+ACTIVITY_SECONDS = 20
+
+
 async def add_job(connection: AsyncConnection, **values: Any) -> UUID:
     """Writes a job within the transaction that says what it is for; its id."""
     return (await connection.execute(insert(Job).values(values).returning(Job.id))).scalar_one()
@@ -145,6 +148,16 @@ class JobRepository:
         query = select(Job.__table__).where(seen_by(principal), news).order_by(Job.updated_at, Job.id).limit(limit)
         async with transaction(self._engine) as connection:
             return [stored_job(row) for row in await connection.execute(query)]
+
+    async def activity(self) -> tuple[Any, ...]:
+        """What differs when any job, whoever's, changed within the last seconds; also by changes that grow old.
+
+        Not the last change alone: a transaction that took long commits after a younger one.
+        """
+        young = Job.updated_at >= func.now() - timedelta(seconds=ACTIVITY_SECONDS)
+        of_all = select(func.count(), func.max(Job.updated_at), func.sum(func.extract("epoch", Job.updated_at)))
+        async with transaction(self._engine) as connection:
+            return tuple((await connection.execute(of_all.where(young))).one())
 
     async def now(self) -> datetime:
         """The time of the database."""

@@ -1,6 +1,8 @@
 """Uploads as jobs over HTTP: their shapes, the end of each, and what a killed server leaves."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
@@ -136,3 +138,25 @@ async def test_the_stream_tells_each_change(at: Rack, alice: Client) -> None:
                 if event["job"]["status"] == "completed":
                     break
     assert {one["job_id"] for one in seen} == {job_id}
+
+
+async def test_who_only_waits_for_jobs_asks_the_database_nothing(at: Rack, alice: Client) -> None:
+    """Ten streams cost what one does: the look that they share."""
+
+    async def looks() -> int:
+        await at.sql("select pg_stat_force_next_flush()")
+        rows = await at.sql("select xact_commit from pg_stat_database where datname = current_database()")
+        return rows[0][0]
+
+    async def cost(streams: int) -> int:
+        async with AsyncExitStack() as stack:
+            opened = [alice.http.stream("GET", "/documents/jobs/stream") for _ in range(streams)]
+            lines = [(await stack.enter_async_context(one)).aiter_lines() for one in opened]
+            await asyncio.gather(*(anext(line) for line in lines))  # the first sign of life: what there was is told
+            before = await looks()
+            await asyncio.gather(*(anext(line) for line in lines))
+            await asyncio.gather(*(anext(line) for line in lines))
+            return await looks() - before
+
+    one, ten = await cost(1), await cost(10)
+    assert ten < one + 40

@@ -35,7 +35,7 @@ class BatchForm(StrictSchema):
 
 PING_SECONDS = 5
 LOOK_SECONDS = 0.5
-"""Between two looks for changes, of one stream."""
+"""After events, before the next ones of one stream."""
 _SUBMIT_CODES = ("validation_error", "empty_document", "too_large", "type_mismatch", "forbidden")
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
@@ -143,19 +143,24 @@ def _batch_file(outcome: Outcome, language: Language) -> BatchFile:
 async def _changes(services: Services, user: Principal, language: Language) -> AsyncGenerator[bytes]:
     since: datetime | None = None
     sent: dict[UUID, datetime] = {}
-    while True:
-        try:
-            jobs = await services.knowledge.jobs.changed(user, since)
-        except StorageUnavailable:  # the client may come back
-            return
-        news = [job for job in jobs if sent.get(job.id) != job.updated_at]
-        if news:
-            since = news[-1].updated_at
-            sent = {job.id: job.updated_at for job in jobs}
-            yield b"".join(_event(job_info(job, language)) for job in news)
-        elif since is None:
-            since = await services.knowledge.jobs.now()
-        await asyncio.sleep(LOOK_SECONDS)
+    desk = services.knowledge.jobs
+    async with desk.news.listening():
+        while True:
+            change = desk.news.next
+            try:
+                jobs = await desk.changed(user, since)
+                if since is None and not jobs:
+                    since = await desk.now()
+            except StorageUnavailable:  # the client may come back
+                return
+            news = [job for job in jobs if sent.get(job.id) != job.updated_at]
+            if news:
+                since = news[-1].updated_at
+                sent = {job.id: job.updated_at for job in jobs}
+                yield b"".join(_event(job_info(job, language)) for job in news)
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                await desk.news.wait(change)
 
 
 def _event(job: JobInfo) -> bytes:
