@@ -10,16 +10,22 @@ from contextlib import contextmanager
 from typing import Any, cast
 from uuid import UUID
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from backend.infra.cache import Cache
 
-CHANNEL = "citewire:wakeups"
 QUIET_SECONDS = 5.0
 """After so long without a word Redis is asked whether it is there; after as long again it is connected to anew."""
 RETRY_SECONDS = 1.0
 _EVENTS, _STOP = b"e", b"s"
 _ID_BYTES = 16
+
+
+def channel_of(redis: Redis) -> str:
+    """The channel of the workers on this database: Redis itself has one set of channels for all its databases."""
+    database = redis.connection_pool.connection_kwargs.get("db", 0)  # pyright: ignore[reportUnknownMemberType]  # untyped
+    return f"citewire:wakeups:{database}"
 
 
 class Wakeups:
@@ -30,6 +36,7 @@ class Wakeups:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
+        self._channel = channel_of(cache.redis)
         self._outbox: dict[bytes, set[UUID]] = {_EVENTS: set(), _STOP: set()}
         self._due = asyncio.Event()
         self._readers: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
@@ -79,7 +86,7 @@ class Wakeups:
                 if ids:
                     message = kind + b"".join(run_id.bytes for run_id in ids)
                     ids.clear()
-                    await self._cache.publish(CHANNEL, message)
+                    await self._cache.publish(self._channel, message)
 
     async def _receive_forever(self) -> None:
         while True:
@@ -92,7 +99,7 @@ class Wakeups:
     async def _receive(self) -> None:
         """Take hints until the connection is lost."""
         async with self._cache.redis.pubsub() as channel:  # pyright: ignore[reportUnknownMemberType]  # untyped
-            await channel.subscribe(CHANNEL)
+            await channel.subscribe(self._channel)
             asked = False
             while True:
                 # listen() would wait for ever, on a dead connection too.

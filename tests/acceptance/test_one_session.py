@@ -8,7 +8,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 from sqlalchemy import URL
 
-from backend.chat.wakeups import CHANNEL
+from backend.chat.wakeups import channel_of
 from tests.acceptance.asking import OPTIONS, QUESTION, clarify, good, hitl_of, pending, upload
 from tests.acceptance.metrics import metric
 from tests.acceptance.rack import Rack, rack
@@ -291,7 +291,7 @@ async def test_b13_of_two_answers_at_once_on_two_workers_one_wins(at: Rack, alic
 async def listeners(at: Rack) -> tuple[int, int]:
     """Subscriptions to the workers' channel, and clients that Redis has blocked."""
     async with Redis.from_url(at.valkey_url) as redis:
-        return dict(await redis.pubsub_numsub(CHANNEL))[CHANNEL.encode()], (await redis.info())["blocked_clients"]
+        return next(iter(await redis.pubsub_numsub(channel_of(redis))))[1], (await redis.info())["blocked_clients"]
 
 
 async def nothing_left(at: Rack) -> bool:

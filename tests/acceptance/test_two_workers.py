@@ -14,7 +14,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from backend.chat.wakeups import CHANNEL
+from backend.chat.wakeups import channel_of
 from tests.acceptance.rack import Rack, rack
 from tests.acceptance.test_restart import flushed
 from tests.support.chat_client import Client, signed_in
@@ -60,7 +60,7 @@ async def listening(at: Rack) -> None:
 
     async def both() -> bool:
         async with Redis.from_url(at.valkey_url) as redis:
-            return dict(await redis.pubsub_numsub(CHANNEL))[CHANNEL.encode()] >= 2
+            return next(iter(await redis.pubsub_numsub(channel_of(redis))))[1] >= 2
 
     await until(both)
 

@@ -12,7 +12,7 @@ import httpx
 from redis.asyncio import Redis
 from sqlalchemy import URL
 
-from backend.chat.wakeups import CHANNEL
+from backend.chat.wakeups import channel_of
 from tests.acceptance.metrics import metric
 from tests.acceptance.rack import Rack, rack
 from tests.support.chat_client import Client, Stream, signed_in
@@ -136,7 +136,7 @@ async def whole(at: Rack) -> None:
 
 async def _both_listen(at: Rack) -> bool:
     async with Redis.from_url(at.valkey_url) as redis:
-        return dict(await redis.pubsub_numsub(CHANNEL))[CHANNEL.encode()] >= 2
+        return next(iter(await redis.pubsub_numsub(channel_of(redis))))[1] >= 2
 
 
 def messages_of(rows: list[dict[str, Any]], kind: str) -> list[str]:

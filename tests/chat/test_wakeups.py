@@ -10,7 +10,7 @@ from uuid_utils.compat import uuid7
 
 from backend.chat import runs, subscription, wakeups
 from backend.chat.subscription import Look
-from backend.chat.wakeups import Wakeups
+from backend.chat.wakeups import Wakeups, channel_of
 from backend.infra.cache import Cache, create_redis
 from tests.chat.workers import ask, new_user, no_redis, read, until_text, worker
 from tests.support.databases import redis_proxy
@@ -19,12 +19,6 @@ from tests.support.fake_llm import text as says
 from tests.support.waiting import until
 
 NEVER = 600.0
-
-
-@pytest.fixture(autouse=True)
-def _own_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels belong to the whole of a Redis, not to one of its databases: other tests listen there too."""
-    monkeypatch.setattr(wakeups, "CHANNEL", f"citewire:wakeups:{uuid7()}")
 
 
 @pytest.fixture
@@ -36,7 +30,7 @@ def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def subscribers(redis_url: str) -> int:
     async with Redis.from_url(redis_url) as redis:
-        return dict(await redis.pubsub_numsub(wakeups.CHANNEL))[wakeups.CHANNEL.encode()]
+        return next(iter(await redis.pubsub_numsub(channel_of(redis))))[1]
 
 
 async def connected(redis_url: str, count: int) -> None:
@@ -160,7 +154,7 @@ async def test_a_silent_redis_is_found_out_and_connected_to_anew(redis_url: str,
             async with Redis.from_url(redis_url) as redis:
 
                 async def arrives() -> bool:
-                    await redis.publish(wakeups.CHANNEL, b"e" + run_id.bytes)
+                    await redis.publish(channel_of(redis), b"e" + run_id.bytes)
                     return heard.is_set()
 
                 await until(arrives)
