@@ -147,9 +147,9 @@ async def test_b03_an_expired_run_is_reaped_at_start_and_the_session_is_free(eng
         llm.script(hang_after(5))
         turn = await dead.start_turn(user, ask(), "en")
         await until_text(dead, user, turn.run_id, "five")
-        await dead._hub.flush()
         async with worker(engine, llm) as alive:
             assert (await alive.run_info(user, turn.run_id)).status == "running"
+            await until_text(alive, user, turn.run_id, "five")  # it reads what is in the table
         await expire(engine)
         async with worker(engine, llm) as alive:
             found = await alive.answer(user, turn)
